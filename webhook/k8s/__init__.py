@@ -1,0 +1,1 @@
+"""What Kubernetes means, as pure functions: no project policy in here."""

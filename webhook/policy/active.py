@@ -1,0 +1,77 @@
+"""A policy ready for use: selectors compiled, revision known, questions answered without touching YAML again."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from webhook.k8s import selectors
+from webhook.k8s.objects import LabelSelector
+from webhook.policy.model import GpuPolicy, GpuPricing, Rule, Spec
+
+NEVER_JUDGED = frozenset({"kube-system", "kube-public", "kube-node-lease"})
+"""Namespaces that are never judged, whatever a policy says; our own is added by the server."""
+
+
+class ActiveRule:
+    """A rule with its selectors in the form that `webhook.k8s.selectors` reads."""
+
+    __slots__ = ("_namespaces", "_pods", "rule")
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+        self._namespaces: LabelSelector = rule.namespace_selector.as_label_selector()
+        self._pods: LabelSelector = rule.workload_selector.as_label_selector()
+
+    def matches_namespace(self, labels: Mapping[str, str]) -> bool:
+        return selectors.matches(self._namespaces, labels)
+
+    def matches_pod(self, labels: Mapping[str, str]) -> bool:
+        return selectors.matches(self._pods, labels)
+
+
+class Policy:
+    """What `decide` reads: one immutable policy with the revision that every record carries."""
+
+    def __init__(self, document: GpuPolicy, pricing: GpuPricing | None = None) -> None:
+        self.document = document
+        self.spec: Spec = document.spec
+        self.pricing = pricing
+        self.name = document.metadata.name
+        self.revision = revision(document)
+        self.rules = tuple(ActiveRule(rule) for rule in document.spec.rules)
+        self.kinds = frozenset(document.spec.workloads)
+        self._gpu: dict[str, bool] = {}
+
+    def rule_for(self, namespace_labels: Mapping[str, str], pod_labels: Mapping[str, str]) -> Rule | None:
+        """The first rule that matches both, else None (finding NoRule)."""
+        for active in self.rules:
+            if active.matches_namespace(namespace_labels) and active.matches_pod(pod_labels):
+                return active.rule
+        return None
+
+    def covers_namespace(self, labels: Mapping[str, str]) -> bool:
+        """Whether any rule selects the namespace."""
+        return any(active.matches_namespace(labels) for active in self.rules)
+
+    def is_gpu(self, resource: str) -> bool:
+        """Whether a resource name (without `requests.`) is one of `gpuResources`."""
+        known = self._gpu.get(resource)
+        if known is None:
+            known = any(_name_matches(pattern, resource) for pattern in self.spec.gpu_resources)
+            if len(self._gpu) < 1024:  # names come from users; the memory for them must not
+                self._gpu[resource] = known
+        return known
+
+
+def _name_matches(pattern: str, name: str) -> bool:
+    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+
+
+def revision(document: GpuPolicy) -> str:
+    """`sha256:` and the SHA-256 of the canonical JSON with defaults filled in (DESIGN 5.1)."""
+    plain: Any = msgspec.to_builtins(document)
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
