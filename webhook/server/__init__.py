@@ -1,0 +1,1 @@
+"""The TLS admission server: bytes in, a decision, a record, bytes out."""
