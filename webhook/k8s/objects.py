@@ -23,7 +23,7 @@ class _Struct(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, g
 # -- metadata and selectors ---------------------------------------------------------------------------------------
 
 
-class OwnerReference(_Struct):
+class OwnerReference(_Struct, frozen=True):
     """An owner; the one with `controller: true` made the object (W17)."""
 
     api_version: str = ""
@@ -33,7 +33,7 @@ class OwnerReference(_Struct):
     controller: bool | None = None
 
 
-class ObjectMeta(_Struct):
+class ObjectMeta(_Struct, frozen=True):
     name: str = ""
     generate_name: str = ""
     namespace: str = ""
@@ -54,13 +54,13 @@ class ObjectMeta(_Struct):
         return next((owner for owner in self.owner_references or () if owner.controller), None)
 
 
-class LabelSelectorRequirement(_Struct):
+class LabelSelectorRequirement(_Struct, frozen=True):
     key: str = ""
     operator: str = ""
     values: tuple[str, ...] | None = None
 
 
-class LabelSelector(_Struct):
+class LabelSelector(_Struct, frozen=True):
     """Kubernetes' LabelSelector: all parts are ANDed; an empty one matches everything."""
 
     match_labels: Mapping[str, str] | None = None
@@ -70,41 +70,41 @@ class LabelSelector(_Struct):
 # -- pods -----------------------------------------------------------------------------------------------------------
 
 
-class NodeSelectorRequirement(_Struct):
+class NodeSelectorRequirement(_Struct, frozen=True):
     key: str = ""
     operator: str = ""
     values: tuple[str, ...] | None = None
 
 
-class NodeSelectorTerm(_Struct):
+class NodeSelectorTerm(_Struct, frozen=True):
     """One branch of a required node affinity: its expressions and fields are ANDed (N1)."""
 
     match_expressions: tuple[NodeSelectorRequirement, ...] | None = None
     match_fields: tuple[NodeSelectorRequirement, ...] | None = None
 
 
-class NodeSelector(_Struct):
+class NodeSelector(_Struct, frozen=True):
     """Branches that are ORed (N1); null or empty is left for API validation to refuse (N9)."""
 
     node_selector_terms: tuple[NodeSelectorTerm, ...] | None = None
 
 
-class NodeAffinity(_Struct):
+class NodeAffinity(_Struct, frozen=True):
     required: NodeSelector | None = field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
 
 
-class PodAffinityTerm(_Struct):
+class PodAffinityTerm(_Struct, frozen=True):
     """Only what the CrossNamespacePodAffinity quota scope asks (Q12)."""
 
     namespaces: tuple[str, ...] | None = None
     namespace_selector: LabelSelector | None = None
 
 
-class WeightedPodAffinityTerm(_Struct):
+class WeightedPodAffinityTerm(_Struct, frozen=True):
     pod_affinity_term: PodAffinityTerm | None = None
 
 
-class PodAffinity(_Struct):
+class PodAffinity(_Struct, frozen=True):
     required: tuple[PodAffinityTerm, ...] | None = field(
         name="requiredDuringSchedulingIgnoredDuringExecution", default=None
     )
@@ -113,13 +113,13 @@ class PodAffinity(_Struct):
     )
 
 
-class Affinity(_Struct):
+class Affinity(_Struct, frozen=True):
     node_affinity: NodeAffinity | None = None
     pod_affinity: PodAffinity | None = None
     pod_anti_affinity: PodAffinity | None = None
 
 
-class Toleration(_Struct):
+class Toleration(_Struct, frozen=True):
     key: str = ""
     operator: str = ""
     value: str = ""
@@ -127,29 +127,29 @@ class Toleration(_Struct):
     toleration_seconds: int | None = None
 
 
-class Resources(_Struct):
+class Resources(_Struct, frozen=True):
     requests: Quantities | None = None
     limits: Quantities | None = None
 
 
-class Container(_Struct):
+class Container(_Struct, frozen=True):
     name: str = ""
     restart_policy: str | None = None
     resources: Resources | None = None
 
 
-class PodResourceClaim(_Struct):
+class PodResourceClaim(_Struct, frozen=True):
     name: str = ""
     resource_claim_name: str | None = None
     resource_claim_template_name: str | None = None
 
 
-class PodSpec(_Struct):
+class PodSpec(_Struct, frozen=True):
     containers: tuple[Container, ...] | None = None
     init_containers: tuple[Container, ...] | None = None
     priority_class_name: str | None = None
-    priority: int | None | UnsetType = UNSET
-    preemption_policy: str | None | UnsetType = UNSET
+    priority: int | UnsetType | None = UNSET
+    preemption_policy: str | UnsetType | None = UNSET
     node_name: str | None = None
     node_selector: Mapping[str, str] | None = None
     affinity: Affinity | None = None
@@ -160,7 +160,7 @@ class PodSpec(_Struct):
     active_deadline_seconds: int | None = None
 
 
-class PodCondition(_Struct):
+class PodCondition(_Struct, frozen=True):
     type: str = ""
     status: str = ""
     reason: str | None = None
@@ -168,18 +168,18 @@ class PodCondition(_Struct):
     last_transition_time: str | None = None
 
 
-class PodStatus(_Struct):
+class PodStatus(_Struct, frozen=True):
     phase: str = ""
     conditions: tuple[PodCondition, ...] | None = None
 
 
-class Pod(_Struct):
+class Pod(_Struct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec | None = None
     status: PodStatus | None = None
 
 
-class PodTemplate(_Struct):
+class PodTemplate(_Struct, frozen=True):
     metadata: ObjectMeta | None = None
     spec: PodSpec | None = None
 
@@ -187,19 +187,19 @@ class PodTemplate(_Struct):
 # -- workloads --------------------------------------------------------------------------------------------------------
 
 
-class RollingUpdate(_Struct):
+class RollingUpdate(_Struct, frozen=True):
     max_surge: int | str | None = None
     max_unavailable: int | str | None = None
 
 
-class Strategy(_Struct):
+class Strategy(_Struct, frozen=True):
     """A Deployment's `strategy` or a DaemonSet's `updateStrategy`."""
 
     type: str | None = None
     rolling_update: RollingUpdate | None = None
 
 
-class JobTemplateSpec(_Struct):
+class JobTemplateSpec(_Struct, frozen=True):
     """The `spec` of a CronJob's job template: a Job's own fields, one level down (P12, B17)."""
 
     parallelism: int | None = None
@@ -210,12 +210,12 @@ class JobTemplateSpec(_Struct):
     template: PodTemplate | None = None
 
 
-class JobTemplate(_Struct):
+class JobTemplate(_Struct, frozen=True):
     metadata: ObjectMeta | None = None
     spec: JobTemplateSpec | None = None
 
 
-class WorkloadSpec(_Struct):
+class WorkloadSpec(_Struct, frozen=True):
     """The union of what the workload kinds have in `spec`; `webhook.k8s.workloads` knows which kind reads what."""
 
     replicas: int | None = None
@@ -232,14 +232,14 @@ class WorkloadSpec(_Struct):
     job_template: JobTemplate | None = None
 
 
-class Condition(_Struct):
+class Condition(_Struct, frozen=True):
     type: str = ""
     status: str = ""
     reason: str | None = None
     message: str | None = None
 
 
-class WorkloadStatus(_Struct):
+class WorkloadStatus(_Struct, frozen=True):
     replicas: int | None = None
     ready_replicas: int | None = None
     active: Any = None
@@ -249,7 +249,7 @@ class WorkloadStatus(_Struct):
     conditions: tuple[Condition, ...] | None = None
 
 
-class Workload(_Struct):
+class Workload(_Struct, frozen=True):
     """A Deployment, StatefulSet, ReplicaSet, ReplicationController, DaemonSet, Job or CronJob."""
 
     kind: str = ""
@@ -259,11 +259,11 @@ class Workload(_Struct):
     status: WorkloadStatus | None = None
 
 
-class ScaleSpec(_Struct):
+class ScaleSpec(_Struct, frozen=True):
     replicas: int = 0  # left out by the API server when 0 (W27)
 
 
-class Scale(_Struct):
+class Scale(_Struct, frozen=True):
     """autoscaling/v1 Scale, what `kubectl scale` and an HPA write (W25)."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -273,32 +273,32 @@ class Scale(_Struct):
 # -- the control layer ------------------------------------------------------------------------------------------------
 
 
-class Namespace(_Struct):
+class Namespace(_Struct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
 
 
-class ScopeRequirement(_Struct):
+class ScopeRequirement(_Struct, frozen=True):
     scope_name: str = ""
     operator: str = ""
     values: tuple[str, ...] | None = None
 
 
-class ScopeSelector(_Struct):
+class ScopeSelector(_Struct, frozen=True):
     match_expressions: tuple[ScopeRequirement, ...] | None = None
 
 
-class ResourceQuotaSpec(_Struct):
+class ResourceQuotaSpec(_Struct, frozen=True):
     hard: Quantities | None = None
     scopes: tuple[str, ...] | None = None
     scope_selector: ScopeSelector | None = None
 
 
-class ResourceQuotaStatus(_Struct):
+class ResourceQuotaStatus(_Struct, frozen=True):
     hard: Quantities | None = None
     used: Quantities | None = None
 
 
-class ResourceQuota(_Struct):
+class ResourceQuota(_Struct, frozen=True):
     """Admission compares with `status`, never with `spec.hard` (Q4)."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -306,7 +306,7 @@ class ResourceQuota(_Struct):
     status: ResourceQuotaStatus = ResourceQuotaStatus()
 
 
-class LimitRangeItem(_Struct):
+class LimitRangeItem(_Struct, frozen=True):
     type: str = ""
     max: Quantities | None = None
     min: Quantities | None = None
@@ -315,57 +315,57 @@ class LimitRangeItem(_Struct):
     max_limit_request_ratio: Quantities | None = None
 
 
-class LimitRangeSpec(_Struct):
+class LimitRangeSpec(_Struct, frozen=True):
     limits: tuple[LimitRangeItem, ...] | None = None
 
 
-class LimitRange(_Struct):
+class LimitRange(_Struct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: LimitRangeSpec = LimitRangeSpec()
 
 
-class PriorityClass(_Struct):
+class PriorityClass(_Struct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     value: int = 0
     global_default: bool = False
     preemption_policy: str | None = None
 
 
-class Taint(_Struct):
+class Taint(_Struct, frozen=True):
     key: str = ""
     value: str = ""
     effect: str = ""
 
 
-class NodeSpec(_Struct):
+class NodeSpec(_Struct, frozen=True):
     unschedulable: bool | None = None
     taints: tuple[Taint, ...] | None = None
 
 
-class NodeStatus(_Struct):
+class NodeStatus(_Struct, frozen=True):
     allocatable: Quantities | None = None
     capacity: Quantities | None = None
     conditions: tuple[Condition, ...] | None = None
 
 
-class Node(_Struct):
+class Node(_Struct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
 
-class ScaleTargetRef(_Struct):
+class ScaleTargetRef(_Struct, frozen=True):
     kind: str = ""
     name: str = ""
     api_version: str = ""
 
 
-class HorizontalPodAutoscalerSpec(_Struct):
+class HorizontalPodAutoscalerSpec(_Struct, frozen=True):
     scale_target_ref: ScaleTargetRef = ScaleTargetRef()
     min_replicas: int | None = None
     max_replicas: int = 0
 
 
-class HorizontalPodAutoscaler(_Struct):
+class HorizontalPodAutoscaler(_Struct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: HorizontalPodAutoscalerSpec = HorizontalPodAutoscalerSpec()

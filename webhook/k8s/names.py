@@ -1,0 +1,32 @@
+"""Which names Kubernetes accepts: label keys, label values and resource names, in its own words."""
+
+import re
+from functools import lru_cache
+
+_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?", re.ASCII)
+_SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*", re.ASCII)
+_NAME_RULE = (
+    "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character"
+)
+
+
+@lru_cache(maxsize=1024)
+def qualified_name_problem(name: str) -> str | None:
+    """Why `name` is not a label key or resource name (`prefix/name`, the prefix optional), or None if it is one."""
+    prefix, slash, rest = name.rpartition("/")
+    if slash and not prefix:
+        return "prefix part must be non-empty"
+    if prefix and (len(prefix) > 253 or not _SUBDOMAIN.fullmatch(prefix)):
+        return "prefix part must be a lowercase DNS subdomain of no more than 253 characters"
+    if not rest:
+        return "name part must be non-empty"
+    if len(rest) > 63:
+        return "name part must be no more than 63 characters"
+    return None if _NAME.fullmatch(rest) else f"name part {_NAME_RULE}"
+
+
+def label_value_problem(value: str) -> str | None:
+    """Why `value` is not a label value, or None if it is one (the empty string is)."""
+    if len(value) > 63:
+        return "must be no more than 63 characters"
+    return None if not value or _NAME.fullmatch(value) else f"a valid label must be an empty string or {_NAME_RULE[5:]}"
