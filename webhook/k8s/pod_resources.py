@@ -1,0 +1,265 @@
+"""What a pod asks for: effective requests and limits of a PodSpec, and which of its amounts Kubernetes would refuse.
+
+The sums follow component-helpers' resource package (R2-R6, R11). `pod_requests` and `pod_limits` never fail: a
+resource for which any amount is unusable is left out of the answer, because its total is unknown, and
+`resource_problems` names the place. Ask both: a missing resource is "none" only where there is no problem.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from webhook.k8s.names import qualified_name_problem
+from webhook.k8s.objects import Container, PodSpec, Quantities, Resources
+from webhook.k8s.quantity import Amount, Quantity, QuantityError, parse, parse_amount
+
+Number = TypeVar("Number", Quantity, Amount)
+
+Reason = Literal["unparsable", "negative", "fractional", "unequal", "no-limit"]
+
+
+class ResourceProblem(NamedTuple):
+    """One amount that API validation refuses (R8, R9, B38, B39)."""
+
+    container: str
+    """The container's name; "" for the pod's own `resources` and `overhead`."""
+    field: Literal["requests", "limits", "overhead"]
+    resource: str
+    reason: Reason
+    """unparsable: no quantity. negative. fractional: extended resources are whole (R9). unequal: request and limit of
+    an extended resource differ. no-limit: an extended resource is requested without a limit (R8)."""
+    value: Any
+    """The amount as written."""
+
+
+@lru_cache(maxsize=1024)
+def is_extended(name: str) -> bool:
+    """Whether `name` is an extended resource such as nvidia.com/gpu (R7)."""
+    if "/" not in name or "kubernetes.io/" in name or name.startswith("requests."):
+        return False
+    return qualified_name_problem(f"requests.{name}") is None
+
+
+def pod_requests(spec: PodSpec, from_limits: bool = True) -> dict[str, Quantity]:
+    """Effective request of a pod for every resource it names, zeros included (R2-R6, R11, R16).
+
+    With `from_limits`, requests that are missing are taken from the limits, as the API server does for every Pod: the
+    right reading of templates too, because the pods made from them get it (R1).
+    """
+    return _requests(spec, from_limits, _usable)
+
+
+def pod_limits(spec: PodSpec) -> dict[str, Quantity]:
+    """Effective limit of a pod for every resource that it limits (R6, R11)."""
+    return _limits(spec, _usable)
+
+
+def request_amounts(spec: PodSpec) -> dict[str, Amount]:
+    """`pod_requests` with formats, for Kubernetes' own messages (O3)."""
+    return _requests(spec, True, _usable_amount)
+
+
+def limit_amounts(spec: PodSpec) -> dict[str, Amount]:
+    """`pod_limits` with formats, for Kubernetes' own messages (O3)."""
+    return _limits(spec, _usable_amount)
+
+
+def is_best_effort(spec: PodSpec) -> bool:
+    """Whether the pod's QoS class is BestEffort: no positive cpu or memory anywhere; GPUs do not count (R14)."""
+    if spec.resources is not None:  # pod-level resources, when set, are all that counts
+        return not _has_compute(spec.resources)
+    containers = (*(spec.containers or ()), *(spec.init_containers or ()))
+    return not any(c.resources is not None and _has_compute(c.resources) for c in containers)
+
+
+def has_pod_level_resources(spec: PodSpec) -> bool:
+    """Whether `spec.resources` names one of the resources it may hold (R11)."""
+    resources = spec.resources
+    return resources is not None and any(
+        is_pod_level(name) for name in (*(resources.requests or ()), *(resources.limits or ()))
+    )
+
+
+def is_pod_level(name: str) -> bool:
+    """Whether `spec.resources` may hold this resource (R11)."""
+    return name in ("cpu", "memory") or name.startswith("hugepages-")
+
+
+def container_requests(resources: Resources, from_limits: bool = True) -> Quantities:
+    """The requests of one container as written, completed from its limits (R1)."""
+    requests, limits = resources.requests or {}, resources.limits
+    if not (from_limits and limits):
+        return requests
+    return {**limits, **_given(requests)} if requests else limits
+
+
+def resource_problems(spec: PodSpec) -> list[ResourceProblem]:
+    """Every amount of `spec` that API validation would refuse; empty for a pod whose amounts are all usable."""
+    found: list[ResourceProblem] = []
+    for container in (*(spec.containers or ()), *(spec.init_containers or ())):
+        if container.resources is not None:
+            found += _container_problems(container.name, container.resources)
+    if spec.resources is not None:
+        found += _container_problems("", spec.resources)
+    if spec.overhead:
+        found += _amount_problems("", "overhead", spec.overhead)
+    return found
+
+
+# -- sums -------------------------------------------------------------------------------------------------------------
+
+
+def _requests(spec: PodSpec, from_limits: bool, read: Callable[[Any], Number]) -> dict[str, Number]:
+    unusable: set[str] = set()
+    own = [
+        _read(container_requests(c.resources, from_limits), read, unusable) if c.resources is not None else {}
+        for c in spec.containers or ()
+    ]
+    total = _effective(own, spec.init_containers, lambda r: container_requests(r, from_limits), read, unusable)
+    if spec.resources is not None:
+        requests = spec.resources.requests or {}
+        missing = {} if not from_limits else {k: v for k, v in (spec.resources.limits or {}).items() if k not in total}
+        total.update(_read({k: v for k, v in {**missing, **requests}.items() if is_pod_level(k)}, read, unusable))
+    if spec.overhead:
+        _add(total, _read(spec.overhead, read, unusable))
+    return _known(total, unusable)
+
+
+def _limits(spec: PodSpec, read: Callable[[Any], Number]) -> dict[str, Number]:
+    unusable: set[str] = set()
+    own = [_read(c.resources.limits, read, unusable) if c.resources is not None else {} for c in spec.containers or ()]
+    total = _effective(own, spec.init_containers, lambda r: r.limits, read, unusable)
+    if spec.resources is not None and spec.resources.limits:
+        total.update(_read({k: v for k, v in spec.resources.limits.items() if is_pod_level(k)}, read, unusable))
+    if spec.overhead:
+        # overhead raises a limit, it never makes one (R6)
+        _add(total, {k: v for k, v in _read(spec.overhead, read, unusable).items() if total.get(k)})
+    return _known(total, unusable)
+
+
+def _effective(
+    containers: list[dict[str, Number]],
+    init_containers: Iterable[Container] | None,
+    amounts: Callable[[Resources], Quantities | None],
+    read: Callable[[Any], Number],
+    unusable: set[str],
+) -> dict[str, Number]:
+    """max(containers + all sidecars, the highest point of the init sequence), resource by resource (R2, R3, R5)."""
+    total = containers[0] if containers else {}
+    for one in containers[1:]:
+        _add(total, one)
+    if not init_containers:
+        return total
+    sidecars: dict[str, Number] = {}
+    peak: dict[str, Number] = {}
+    for container in init_containers:
+        one = _read(amounts(container.resources), read, unusable) if container.resources is not None else {}
+        if container.restart_policy == "Always":
+            _add(total, one)
+            _add(sidecars, one)
+            _raise(peak, sidecars)
+        else:
+            _add(one, sidecars)
+            _raise(peak, one)
+    _raise(total, peak)
+    return total
+
+
+def _read(amounts: Quantities | None, read: Callable[[Any], Number], unusable: set[str]) -> dict[str, Number]:
+    """A fresh dict of numbers; what cannot be read, or is negative, is noted in `unusable` instead."""
+    numbers: dict[str, Number] = {}
+    for name, value in (amounts or {}).items():
+        if value is None:  # null reads as zero when the server decodes it; as absent it says the same
+            continue
+        try:
+            numbers[name] = read(value)
+        except QuantityError:
+            unusable.add(name)
+    return numbers
+
+
+def _usable(value: Any) -> Quantity:
+    number = parse(value)
+    if number < 0:
+        raise QuantityError(value)
+    return number
+
+
+def _usable_amount(value: Any) -> Amount:
+    amount = parse_amount(value)
+    if amount.value < 0:
+        raise QuantityError(value)
+    return amount
+
+
+def _add(total: dict[str, Number], more: Mapping[str, Number]) -> None:
+    for name, value in more.items():
+        total[name] = total[name] + value if name in total else value
+
+
+def _raise(total: dict[str, Number], other: Mapping[str, Number]) -> None:
+    for name, value in other.items():
+        if name not in total or value > total[name]:
+            total[name] = value
+
+
+def _known(total: dict[str, Number], unusable: set[str]) -> dict[str, Number]:
+    return {name: value for name, value in total.items() if name not in unusable} if unusable else total
+
+
+# -- validity ---------------------------------------------------------------------------------------------------------
+
+
+def _container_problems(container: str, resources: Resources) -> Iterator[ResourceProblem]:
+    requests, limits = _given(resources.requests), _given(resources.limits)
+    yield from _amount_problems(container, "requests", requests)
+    yield from _amount_problems(container, "limits", limits)
+    for name, value in requests.items():
+        if not is_extended(name):
+            continue
+        if name not in limits:
+            yield ResourceProblem(container, "requests", name, "no-limit", value)
+        elif value != limits[name] and _differ(value, limits[name]):
+            yield ResourceProblem(container, "requests", name, "unequal", value)
+
+
+def _amount_problems(
+    container: str, field: Literal["requests", "limits", "overhead"], amounts: Quantities
+) -> Iterator[ResourceProblem]:
+    for name, value in amounts.items():
+        try:
+            number = parse(value)
+        except QuantityError:
+            if value is not None:
+                yield ResourceProblem(container, field, name, "unparsable", value)
+            continue
+        if number < 0:
+            yield ResourceProblem(container, field, name, "negative", value)
+        elif type(number) is not int and is_extended(name):
+            yield ResourceProblem(container, field, name, "fractional", value)
+
+
+def _differ(request: Any, limit: Any) -> bool:
+    """Whether two readable amounts differ; unreadable ones have their own problem."""
+    try:
+        return parse(request) != parse(limit)
+    except QuantityError:
+        return False
+
+
+def _given(amounts: Quantities | None) -> Quantities:
+    """`amounts` without nulls, which read as absent."""
+    if not amounts or None not in amounts.values():
+        return amounts or {}
+    return {name: value for name, value in amounts.items() if value is not None}
+
+
+def _has_compute(resources: Resources) -> bool:
+    for amounts in (resources.requests, resources.limits):
+        for name in ("cpu", "memory"):
+            try:
+                if amounts and amounts.get(name) is not None and parse(amounts[name]) > 0:
+                    return True
+            except QuantityError:
+                continue
+    return False

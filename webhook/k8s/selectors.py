@@ -1,0 +1,65 @@
+"""Label selectors: do they match, and would Kubernetes accept them at all."""
+
+from collections.abc import Iterator, Mapping
+
+from webhook.k8s.names import label_value_problem, qualified_name_problem
+from webhook.k8s.objects import LabelSelector, LabelSelectorRequirement
+
+_NEEDS_VALUES = ("In", "NotIn")
+_FORBIDS_VALUES = ("Exists", "DoesNotExist")
+
+
+def matches(selector: LabelSelector | None, labels: Mapping[str, str] | None) -> bool:
+    """Whether `labels` satisfy every part of `selector`; null selects nothing, an empty selector everything.
+
+    A requirement with an unknown operator matches nothing: `problems` says so beforehand.
+    """
+    if selector is None:
+        return False
+    labels = labels or {}
+    if selector.match_labels and any(labels.get(key) != value for key, value in selector.match_labels.items()):
+        return False
+    return all(_satisfied(requirement, labels) for requirement in selector.match_expressions or ())
+
+
+def problems(selector: LabelSelector) -> list[str]:
+    """What API validation would say about `selector`, one line per problem, each opening with the field."""
+    return [*_label_problems(selector), *_expression_problems(selector)]
+
+
+def _satisfied(requirement: LabelSelectorRequirement, labels: Mapping[str, str]) -> bool:
+    value = labels.get(requirement.key)
+    match requirement.operator:
+        case "In":
+            return value is not None and value in (requirement.values or ())
+        case "NotIn":
+            return value is None or value not in (requirement.values or ())
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+    return False
+
+
+def _label_problems(selector: LabelSelector) -> Iterator[str]:
+    for key, value in (selector.match_labels or {}).items():
+        if problem := qualified_name_problem(key):
+            yield f"matchLabels: key {key!r}: {problem}"
+        if problem := label_value_problem(value):
+            yield f"matchLabels.{key}: value {value!r}: {problem}"
+
+
+def _expression_problems(selector: LabelSelector) -> Iterator[str]:
+    for index, requirement in enumerate(selector.match_expressions or ()):
+        field = f"matchExpressions[{index}]"
+        if problem := qualified_name_problem(requirement.key):
+            yield f"{field}.key: {requirement.key!r}: {problem}"
+        if requirement.operator in _NEEDS_VALUES and not requirement.values:
+            yield f"{field}.values: must be specified when `operator` is 'In' or 'NotIn'"
+        elif requirement.operator in _FORBIDS_VALUES and requirement.values:
+            yield f"{field}.values: may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+        elif requirement.operator not in _NEEDS_VALUES + _FORBIDS_VALUES:
+            yield f"{field}.operator: {requirement.operator!r} is not a valid selector operator"
+        for value in requirement.values or ():
+            if problem := label_value_problem(value):
+                yield f"{field}.values: {value!r}: {problem}"
