@@ -81,7 +81,9 @@ def group_of(api_version: str) -> str:
 def template_of(workload: Workload) -> PodTemplate | None:
     """The pod template of a workload; None where it is missing or null, which API validation refuses (W9)."""
     spec = workload.spec
-    if spec.job_template is not None:
+    if workload.kind == "CronJob" or (not workload.kind and spec.job_template is not None):
+        if spec.job_template is None:
+            return None
         return spec.job_template.spec.template if spec.job_template.spec is not None else None
     return spec.template
 
@@ -208,7 +210,7 @@ def _share(value: int | str | None, replicas: int, *, round_up: bool) -> int:
 
 
 def defaulted(kind: str, workload: Workload) -> Workload:
-    """`workload` with the API defaults that decide how many pods it wants, for manifests no server has seen (W1, W11)."""
+    """`workload` with the API defaults that decide how many pods it wants, for offline manifests (W1, W11)."""
     spec = workload.spec
     if kind in _REPLICATED and spec.replicas is None:
         spec = msgspec.structs.replace(spec, replicas=1)
@@ -264,7 +266,7 @@ _CONTROLLERS = frozenset(
 
 
 def controller_user(username: str) -> str | None:
-    """Which built-in controller this user is ("replicaset-controller", or "kube-controller-manager" for all), see W19."""
+    """Which built-in controller this user is ("replicaset-controller"; "kube-controller-manager" is all), see W19."""
     if username == MANAGER_USER:
         return "kube-controller-manager"
     if not username.startswith(_SERVICE_ACCOUNT):
@@ -274,7 +276,7 @@ def controller_user(username: str) -> str | None:
 
 
 def is_deployment_controller(username: str) -> bool:
-    """Whether a ReplicaSet written by this user may be the Deployment controller's, and so must not be touched (W21)."""
+    """Whether a ReplicaSet written by this user may be the Deployment controller's: never touch it (W21)."""
     return controller_user(username) in ("deployment-controller", "kube-controller-manager")
 
 
