@@ -1,0 +1,92 @@
+"""The kinds whose facts we learn: where the API serves each, and the struct that holds what we read of it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from webhook.k8s.objects import (
+    HorizontalPodAutoscaler,
+    LimitRange,
+    Namespace,
+    Node,
+    ObjectMeta,
+    Pod,
+    PriorityClass,
+    ResourceQuota,
+    Workload,
+)
+
+OWN_PREFIX = "gpu.platform/"
+"""Annotations that decisions read; others (last-applied is as big as the object) are not kept."""
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """One kind of object: its group and version, its plural in URLs, and its type here."""
+
+    name: str
+    group: str
+    version: str
+    plural: str
+    type: Any
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str | None = None, name: str | None = None) -> str:
+        """The URL path of one object, of a namespace's objects, or of all objects of the kind."""
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        scope = f"/namespaces/{namespace}" if namespace and self.namespaced else ""
+        return f"{root}{scope}/{self.plural}" + (f"/{name}" if name else "")
+
+
+NAMESPACE = Kind("Namespace", "", "v1", "namespaces", Namespace, namespaced=False)
+NODE = Kind("Node", "", "v1", "nodes", Node, namespaced=False)
+PRIORITY_CLASS = Kind("PriorityClass", "scheduling.k8s.io", "v1", "priorityclasses", PriorityClass, namespaced=False)
+RESOURCE_QUOTA = Kind("ResourceQuota", "", "v1", "resourcequotas", ResourceQuota)
+LIMIT_RANGE = Kind("LimitRange", "", "v1", "limitranges", LimitRange)
+AUTOSCALER = Kind("HorizontalPodAutoscaler", "autoscaling", "v2", "horizontalpodautoscalers", HorizontalPodAutoscaler)
+POD = Kind("Pod", "", "v1", "pods", Pod)
+
+WORKLOADS = (
+    Kind("Deployment", "apps", "v1", "deployments", Workload),
+    Kind("StatefulSet", "apps", "v1", "statefulsets", Workload),
+    Kind("ReplicaSet", "apps", "v1", "replicasets", Workload),
+    Kind("ReplicationController", "", "v1", "replicationcontrollers", Workload),
+    Kind("DaemonSet", "apps", "v1", "daemonsets", Workload),
+    Kind("Job", "batch", "v1", "jobs", Workload),
+    Kind("CronJob", "batch", "v1", "cronjobs", Workload),
+)
+WORKLOAD_KINDS = {kind.name: kind for kind in WORKLOADS}
+
+WATCHED = (NAMESPACE, RESOURCE_QUOTA, LIMIT_RANGE, PRIORITY_CLASS, NODE, AUTOSCALER, *WORKLOADS)
+"""What the live source keeps watches on; pods are read only when a decision needs them."""
+
+ALL = (*WATCHED, POD)
+_BY_NAME = {kind.name: kind for kind in ALL}
+
+
+def kind_of(api_version: str, name: str) -> Kind | None:
+    """The kind of a manifest, or None if we learn nothing from it: a `Job` of another group is not our Job."""
+    kind = _BY_NAME.get(name)
+    group = api_version.rpartition("/")[0]
+    return kind if kind is not None and kind.group == group else None
+
+
+def _kept(metadata: ObjectMeta) -> ObjectMeta:
+    """The metadata without managedFields and foreign annotations: nobody asks for them, and they are half of it."""
+    annotations = metadata.annotations
+    if annotations:
+        annotations = {key: value for key, value in annotations.items() if key.startswith(OWN_PREFIX)} or None
+    return msgspec.structs.replace(metadata, annotations=annotations, managed_fields=msgspec.UNSET)
+
+
+def slimmer(kind: Kind) -> Callable[[Any], Any]:
+    """A function that drops what is never read, and gives list items of a workload kind the kind they lack."""
+    if kind.type is Workload:
+        return lambda item: msgspec.structs.replace(
+            item, kind=kind.name, api_version=kind.api_version, metadata=_kept(item.metadata)
+        )
+    return lambda item: msgspec.structs.replace(item, metadata=_kept(item.metadata))
