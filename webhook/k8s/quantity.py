@@ -143,7 +143,11 @@ def _scaled(number: int, scale: int) -> Quantity:
         # -(-a // b) rounds up; beyond the number's own length every amount is one nano
         number, scale = (-(-number // 10 ** (-9 - scale)) if -scale < 2 * _LONGEST else 1), -9
     quotient, rest = divmod(number, 10**-scale)
-    return Decimal(f"{number}e{scale}") if rest else quotient
+    if not rest:
+        return quotient
+    while number % 10 == 0:
+        number, scale = number // 10, scale + 1
+    return Decimal(f"{number}e{scale}")
 
 
 def _print(value: Quantity, format_: Format) -> str:
