@@ -10,9 +10,10 @@ import msgspec
 from webhook.k8s import selectors
 from webhook.k8s.objects import LabelSelector
 from webhook.policy.model import GpuPolicy, GpuPricing, Rule, Spec
+from webhook.policy.problem import NOWHERE, Places
 
 NEVER_JUDGED = frozenset({"kube-system", "kube-public", "kube-node-lease"})
-"""Namespaces that are never judged, whatever a policy says; our own is added by the server."""
+"""Namespaces that are never judged, whatever a policy says; our own is added to them."""
 
 
 class ActiveRule:
@@ -35,14 +36,25 @@ class ActiveRule:
 class Policy:
     """What `decide` reads: one immutable policy with the revision that every record carries."""
 
-    def __init__(self, document: GpuPolicy, pricing: GpuPricing | None = None) -> None:
+    def __init__(
+        self,
+        document: GpuPolicy,
+        pricing: GpuPricing | None = None,
+        own_namespace: str = "",
+        *,
+        places: Places = NOWHERE,
+        pricing_places: Places | None = None,
+    ) -> None:
         self.document = document
+        self.places = places
+        self.pricing_places = pricing_places or NOWHERE
         self.spec: Spec = document.spec
         self.pricing = pricing
         self.name = document.metadata.name
         self.revision = revision(document)
         self.rules = tuple(ActiveRule(rule) for rule in document.spec.rules)
         self.kinds = frozenset(document.spec.workloads)
+        self.never_judged = NEVER_JUDGED | ({own_namespace} if own_namespace else set())
         self._gpu: dict[str, bool] = {}
 
     def rule_for(self, namespace_labels: Mapping[str, str], pod_labels: Mapping[str, str]) -> Rule | None:
