@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any, Literal
 
 import msgspec
@@ -90,7 +91,8 @@ def scheduling_stop(message: str) -> Stop:
         return Stop("capacity", "scheduling-other", {"message": _first_line(head)})
     if cordoned and not outside and not tainted:
         return Stop("capacity", "all-cordoned", {"total": total})
-    return Stop("pool", "no-node-in-pool", {"total": total, "outside": outside + cordoned, "tainted": tainted})
+    code = "no-node-tainted" if tainted else "no-node-in-pool"
+    return Stop("pool", code, {"total": total, "outside": outside + cordoned, "tainted": tainted})
 
 
 def _reasons(text: str) -> list[tuple[int, str]]:
@@ -116,7 +118,7 @@ def creation_stop(message: str) -> Stop:
     """Which gate refused a pod that a controller tried to create (Q9, Q18, P12)."""
     if match := _EXCEEDED.search(message):
         key, asks = _amount(match[2])
-        values = {"quota": match[1], "key": key, "asks": asks, "used": _value(match[3], key)}
+        values = {"quota": match[1], "quota_key": key, "asks": asks, "used": _value(match[3], key)}
         return Stop("quota", "quota-full", {**values, "hard": _value(match[4], key)})
     if match := _MUST_SET.search(message):
         return Stop("quota", "quota-must-specify", {"quota": match[1], "keys": _first_line(match[2])})
@@ -154,6 +156,10 @@ def _first_line(text: str) -> str:
 # -- counting -------------------------------------------------------------------------------------------------------
 
 
+SEEN_LIMIT = 50_000
+"""Events that are remembered; the API server forgets them after an hour, so this is generous."""
+
+
 class EventTally(msgspec.Struct, rename="camel"):
     """How often each gate stopped something, counted once per occurrence, kept on disk between runs.
 
@@ -164,9 +170,6 @@ class EventTally(msgspec.Struct, rename="camel"):
     since: str = ""
     seen: dict[str, int] = {}
     by_gate: dict[str, int] = {}
-
-    LIMIT = 50_000
-    """Events that are remembered; the API server forgets them after an hour, so this is generous."""
 
     def add(self, events: Iterable[Event]) -> None:
         """Count what is new in a listing."""
@@ -179,5 +182,6 @@ class EventTally(msgspec.Struct, rename="camel"):
             self.seen[key] = max(count, before)  # put back at the end: the oldest are dropped first
             if count > before:
                 self.by_gate[stop.gate] = self.by_gate.get(stop.gate, 0) + count - before
-        while len(self.seen) > self.LIMIT:
-            del self.seen[next(iter(self.seen))]
+        if len(self.seen) > SEEN_LIMIT:
+            for old in list(islice(self.seen, len(self.seen) - SEEN_LIMIT)):
+                del self.seen[old]

@@ -6,11 +6,9 @@ from typing import Any
 
 import msgspec
 
+from webhook.cluster import kinds
+from webhook.cluster.kinds import Kind
 from webhook.k8s.objects import Namespace, Node, ObjectMeta, Pod, PriorityClass, ResourceQuota, Workload
-
-WORKLOAD_KINDS = frozenset(
-    {"Deployment", "StatefulSet", "ReplicaSet", "ReplicationController", "DaemonSet", "Job", "CronJob"}
-)
 
 
 class ObjectReference(msgspec.Struct, frozen=True, rename="camel", gc=False):
@@ -68,15 +66,18 @@ class ClusterView:
         object.__setattr__(self, "labels", labels)
 
 
-_KINDS: Mapping[str, tuple[str, Any]] = {
-    "Namespace": ("namespaces", Namespace),
-    "ResourceQuota": ("quotas", ResourceQuota),
-    "Pod": ("pods", Pod),
-    "Node": ("nodes", Node),
-    "Event": ("events", Event),
-    "PriorityClass": ("priority_classes", PriorityClass),
-    **{kind: ("workloads", Workload) for kind in WORKLOAD_KINDS},
+EVENT = Kind("Event", "", "v1", "events", Event)
+
+ATTRIBUTES: Mapping[str, str] = {
+    "Namespace": "namespaces",
+    "ResourceQuota": "quotas",
+    "Pod": "pods",
+    "Node": "nodes",
+    "Event": "events",
+    "PriorityClass": "priority_classes",
+    **dict.fromkeys(kinds.WORKLOAD_KINDS, "workloads"),
 }
+"""Kind -> the attribute of ClusterView that holds its objects."""
 
 
 def view_of(objects: Iterable[Mapping[str, Any]], context: str = "snapshot") -> ClusterView:
@@ -84,19 +85,23 @@ def view_of(objects: Iterable[Mapping[str, Any]], context: str = "snapshot") -> 
 
     Raises ValueError that names the object and the field if one has the wrong type.
     """
-    found: dict[str, list[Any]] = {attribute: [] for attribute, _ in _KINDS.values()}
+    found: dict[str, list[Any]] = {attribute: [] for attribute in ATTRIBUTES.values()}
     for plain in objects:
-        known = _KINDS.get(str(plain.get("kind")))
-        if known is None:
+        kind = kind_of(str(plain.get("apiVersion", "")), str(plain.get("kind", "")))
+        if kind is None or kind.name not in ATTRIBUTES:
             continue
-        attribute, struct = known
         try:
-            found[attribute].append(msgspec.convert(_without_nulls(plain), struct))
+            found[ATTRIBUTES[kind.name]].append(msgspec.convert(_without_nulls(plain), kind.type))
         except msgspec.ValidationError as error:
             metadata = plain.get("metadata") or {}
             name = "/".join(str(metadata[key]) for key in ("namespace", "name") if metadata.get(key))
-            raise ValueError(f"{plain.get('kind')} {name}: {error}") from error
+            raise ValueError(f"{kind.name} {name}: {error}") from error
     return ClusterView(context=context, **{attribute: tuple(values) for attribute, values in found.items()})
+
+
+def kind_of(api_version: str, name: str) -> Kind | None:
+    """Events beside the kinds that decisions read."""
+    return EVENT if (name, api_version) == ("Event", "v1") else kinds.kind_of(api_version, name)
 
 
 def _without_nulls(value: Any) -> Any:
