@@ -5,7 +5,7 @@ resource for which any amount is unusable is left out of the answer, because its
 `resource_problems` names the place. Ask both: a missing resource is "none" only where there is no problem.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -88,21 +88,22 @@ def is_pod_level(name: str) -> bool:
 def container_requests(resources: Resources, from_limits: bool = True) -> Quantities:
     """The requests of one container as written, completed from its limits (R1)."""
     requests, limits = resources.requests or {}, resources.limits
-    if not (from_limits and limits):
+    if not (from_limits and limits) or (requests.keys() >= limits.keys() and None not in requests.values()):
         return requests
-    return {**limits, **_given(requests)} if requests else limits
+    return {**limits, **_given(requests)}
 
 
 def resource_problems(spec: PodSpec) -> list[ResourceProblem]:
     """Every amount of `spec` that API validation would refuse; empty for a pod whose amounts are all usable."""
     found: list[ResourceProblem] = []
-    for container in (*(spec.containers or ()), *(spec.init_containers or ())):
-        if container.resources is not None:
-            found += _container_problems(container.name, container.resources)
+    for containers in (spec.containers, spec.init_containers):
+        for container in containers or ():
+            if container.resources is not None:
+                _add_problems(found, container.name, container.resources)
     if spec.resources is not None:
-        found += _container_problems("", spec.resources)
+        _add_problems(found, "", spec.resources)
     if spec.overhead:
-        found += _amount_problems("", "overhead", spec.overhead)
+        _add_faults(found, "", "overhead", spec.overhead)
     return found
 
 
@@ -168,16 +169,18 @@ def _effective(
 def _read(amounts: Quantities | None, read: Callable[[Any], Number], unusable: set[str]) -> dict[str, Number]:
     """A fresh dict of numbers; what cannot be read, or is negative, is noted in `unusable` instead."""
     numbers: dict[str, Number] = {}
-    for name, value in (amounts or {}).items():
-        if value is None:  # null reads as zero when the server decodes it; as absent it says the same
-            continue
+    if not amounts:
+        return numbers
+    for name, value in amounts.items():
         try:
             numbers[name] = read(value)
-        except QuantityError:
-            unusable.add(name)
+        except (QuantityError, TypeError):  # TypeError: lists and maps cannot even be looked up in the cache
+            if value is not None:  # null reads as absent
+                unusable.add(name)
     return numbers
 
 
+@lru_cache(maxsize=4096, typed=True)
 def _usable(value: Any) -> Quantity:
     number = parse(value)
     if number < 0:
@@ -210,33 +213,45 @@ def _known(total: dict[str, Number], unusable: set[str]) -> dict[str, Number]:
 # -- validity ---------------------------------------------------------------------------------------------------------
 
 
-def _container_problems(container: str, resources: Resources) -> Iterator[ResourceProblem]:
+def _add_problems(found: list[ResourceProblem], container: str, resources: Resources) -> None:
     requests, limits = _given(resources.requests), _given(resources.limits)
-    yield from _amount_problems(container, "requests", requests)
-    yield from _amount_problems(container, "limits", limits)
+    if requests:
+        _add_faults(found, container, "requests", requests)
+    if limits:
+        _add_faults(found, container, "limits", limits)
+    if requests == limits:
+        return
     for name, value in requests.items():
         if not is_extended(name):
             continue
         if name not in limits:
-            yield ResourceProblem(container, "requests", name, "no-limit", value)
+            found.append(ResourceProblem(container, "requests", name, "no-limit", value))
         elif value != limits[name] and _differ(value, limits[name]):
-            yield ResourceProblem(container, "requests", name, "unequal", value)
+            found.append(ResourceProblem(container, "requests", name, "unequal", value))
 
 
-def _amount_problems(
-    container: str, field: Literal["requests", "limits", "overhead"], amounts: Quantities
-) -> Iterator[ResourceProblem]:
+def _add_faults(
+    found: list[ResourceProblem], container: str, field: Literal["requests", "limits", "overhead"], amounts: Quantities
+) -> None:
     for name, value in amounts.items():
         try:
-            number = parse(value)
-        except QuantityError:
-            if value is not None:
-                yield ResourceProblem(container, field, name, "unparsable", value)
-            continue
-        if number < 0:
-            yield ResourceProblem(container, field, name, "negative", value)
-        elif type(number) is not int and is_extended(name):
-            yield ResourceProblem(container, field, name, "fractional", value)
+            reason = _fault(name, value)
+        except TypeError:  # a list or a map cannot be looked up in the cache, and is no quantity
+            reason = "unparsable"
+        if reason is not None:
+            found.append(ResourceProblem(container, field, name, reason, value))
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _fault(name: str, value: Any) -> Reason | None:
+    """What is wrong with one amount by itself."""
+    try:
+        number = parse(value)
+    except QuantityError:
+        return "unparsable" if value is not None else None
+    if number < 0:
+        return "negative"
+    return "fractional" if type(number) is not int and is_extended(name) else None
 
 
 def _differ(request: Any, limit: Any) -> bool:

@@ -142,7 +142,7 @@ def _scaled(number: int, scale: int) -> Quantity:
     if scale < -9:
         # -(-a // b) rounds up; beyond the number's own length every amount is one nano
         number, scale = (-(-number // 10 ** (-9 - scale)) if -scale < 2 * _LONGEST else 1), -9
-    quotient, rest = divmod(number, 10**-scale)
+    quotient, rest = divmod(number, int(10**-scale))
     if not rest:
         return quotient
     while number % 10 == 0:

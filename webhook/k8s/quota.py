@@ -13,13 +13,11 @@ import msgspec
 
 from webhook.k8s.objects import (
     Affinity,
-    Container,
     ObjectMeta,
     Pod,
     PodAffinity,
     PodAffinityTerm,
     PodSpec,
-    Quantities,
     ResourceQuota,
     Resources,
     ScopeRequirement,
@@ -40,9 +38,11 @@ _COMPUTE = ("cpu", "memory", "ephemeral-storage")
 _STANDARD_KEYS = frozenset(
     ("pods", "count/pods", *_COMPUTE, *(f"requests.{r}" for r in _COMPUTE), *(f"limits.{r}" for r in _COMPUTE))
 )
-_MUST_SPECIFY = frozenset(
-    ("cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory")
-)  # Q17: no other resource has to be named by every container
+_LIMIT_KEYS = {resource: f"limits.{resource}" for resource in _COMPUTE}
+_MUST_SPECIFY = {  # quota key -> (is it a limit, resource); no other resource has to be named by every container (Q17)
+    **{key: (False, key.removeprefix("requests.")) for key in ("cpu", "memory", "requests.cpu", "requests.memory")},
+    **{key: (True, key.removeprefix("limits.")) for key in ("limits.cpu", "limits.memory")},
+}
 TERMINAL_PHASES = ("Succeeded", "Failed")
 
 
@@ -78,20 +78,26 @@ def usage(spec: PodSpec) -> dict[str, Quantity]:
         for key in _request_keys(resource):
             keys[key] = amount
     for resource, amount in pod_limits(spec).items():
-        if resource in _COMPUTE:
-            keys[f"limits.{resource}"] = amount
+        if resource in _LIMIT_KEYS:
+            keys[_LIMIT_KEYS[resource]] = amount
     return keys
 
 
 def spec_use(spec: PodSpec, priority_class: str | None = None) -> PodUse:
     """The use of a pod that would be made from `spec`; `priority_class` replaces the spec's (P16)."""
+    amounts = usage(spec)
     return PodUse(
-        usage=usage(spec),
+        usage=amounts,
         priority_class=(spec.priority_class_name or "") if priority_class is None else priority_class,
-        best_effort=is_best_effort(spec),
+        best_effort=not _plainly_burstable(spec, amounts) and is_best_effort(spec),
         terminating=spec.active_deadline_seconds is not None and spec.active_deadline_seconds >= 0,
         cross_namespace=_crosses_namespaces(spec.affinity),
     )
+
+
+def _plainly_burstable(spec: PodSpec, amounts: Mapping[str, Quantity]) -> bool:
+    """Whether the sums already show that the pod is not BestEffort, so that nothing has to be read again."""
+    return spec.overhead is None and spec.resources is None and bool(amounts.get("cpu") or amounts.get("memory"))
 
 
 def pod_use(pod: Pod) -> PodUse:
@@ -178,8 +184,7 @@ def matches(quota: ResourceQuota, pod: PodUse) -> bool:
 
     A quota whose status is not filled yet has no keys and matches nothing (Q5).
     """
-    hard = quota.status.hard
-    return bool(hard) and any(is_pod_key(key) for key in hard or ()) and matches_scopes(quota, pod)
+    return any(map(is_pod_key, quota.status.hard or ())) and matches_scopes(quota, pod)
 
 
 def matches_scopes(quota: ResourceQuota, pod: PodUse) -> bool:
@@ -328,14 +333,17 @@ def must_specify(quota: ResourceQuota, spec: PodSpec) -> dict[str, tuple[str, ..
 
     Nothing is missing where the pod has resources of its own.
     """
-    required = [key for key in quota.status.hard or () if key in _MUST_SPECIFY]
+    required = [(key, *_MUST_SPECIFY[key]) for key in quota.status.hard or () if key in _MUST_SPECIFY]
     if not required or has_pod_level_resources(spec):
         return {}
     missing: dict[str, set[str]] = {}
-    for container in (*(spec.containers or ()), *(spec.init_containers or ())):
-        for key in required:
-            if not _specifies(container, key):
-                missing.setdefault(key, set()).add(container.name)
+    for containers in (spec.containers, spec.init_containers):
+        for container in containers or ():
+            resources = container.resources or Resources()
+            requests, limits = container_requests(resources), resources.limits or {}
+            for key, is_limit, resource in required:
+                if (limits if is_limit else requests).get(resource) is None:
+                    missing.setdefault(key, set()).add(container.name)
     return {key: tuple(sorted(missing[key])) for key in sorted(missing)}
 
 
@@ -362,26 +370,26 @@ def _constraint(quota: ResourceQuota, spec: PodSpec | None) -> Violation | None:
 
 
 def _unknown_status(quota: ResourceQuota) -> Violation | None:
-    keys = [key for key in quota.status.hard or () if is_pod_key(key)]
     known = quota.status.used or {}
-    if all(_readable(quota.status.hard, key) and _readable(known, key) for key in keys):
-        return None
-    return Violation(quota.metadata.name, "status-unknown", unknown=tuple(sorted(keys)))
+    for key in quota.status.hard or ():
+        if key not in known and is_pod_key(key):
+            return _unknown(quota)
+    return None
 
 
-def _readable(amounts: Quantities | None, key: str) -> bool:
-    try:
-        parse((amounts or {})[key])
-    except (KeyError, QuantityError):
-        return False
-    return True
+def _unknown(quota: ResourceQuota) -> Violation:
+    keys = sorted(key for key in quota.status.hard or () if is_pod_key(key))
+    return Violation(quota.metadata.name, "status-unknown", unknown=tuple(keys))
 
 
 def _exceeded(
     quota: ResourceQuota, more: Mapping[str, Quantity], new: Demand, spec: PodSpec | None
 ) -> Violation | None:
     hard, known = quota.status.hard or {}, quota.status.used or {}
-    failing = [key for key, amount in more.items() if parse(known[key]) + amount > parse(hard[key])]
+    try:
+        failing = [key for key, amount in more.items() if parse(known[key]) + amount > parse(hard[key])]
+    except QuantityError:  # no API server stores such a status; a file may
+        return _unknown(quota)
     if not failing:
         return None
     written = _amounts(spec) if spec is not None else {}
@@ -407,13 +415,6 @@ def _amounts(spec: PodSpec) -> dict[str, Amount]:
     for resource, amount in request_amounts(spec).items():
         keys.update(dict.fromkeys(_request_keys(resource), amount))
     for resource, amount in limit_amounts(spec).items():
-        if resource in _COMPUTE:
-            keys[f"limits.{resource}"] = amount
+        if resource in _LIMIT_KEYS:
+            keys[_LIMIT_KEYS[resource]] = amount
     return keys
-
-
-def _specifies(container: Container, key: str) -> bool:
-    resources = container.resources or Resources()
-    if key.startswith("limits."):
-        return (resources.limits or {}).get(key.removeprefix("limits.")) is not None
-    return container_requests(resources).get(key.removeprefix("requests.")) is not None
