@@ -1,0 +1,88 @@
+"""Names of the files of a stream, and the last record in one: `<stream>.000001.jsonl`, `<stream>.checkpoints`."""
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+ZEROS = "0" * 64
+"""The `prev` of a stream's first record, and the `hash` of a checkpoint before it."""
+CHECKPOINTS_SUFFIX = ".checkpoints"
+TAIL_LENGTH = len(f',"hash":"{ZEROS}"}}')
+"""The bytes of a line that its own hash does not cover, closing brace included."""
+
+_NAME = re.compile(r"(?P<stream>.+)\.(?P<number>\d{6,})\.jsonl")
+_ENDS = re.compile(rb',"prev":"([0-9a-f]{64})","hash":"([0-9a-f]{64})"\}')
+_ENDS_LENGTH = len(f',"prev":"{ZEROS}"') + TAIL_LENGTH
+_BLOCK = 1 << 16
+
+
+class Segment(NamedTuple):
+    """One file of a stream; a plain sort puts the segments of a stream in order."""
+
+    stream: str
+    number: int
+    path: Path
+
+
+class Head(msgspec.Struct, frozen=True, gc=False):
+    """What a chain needs to know of a record, without decoding the rest."""
+
+    stream: str
+    seq: int
+    lost: int = 0
+
+
+_head_decoder = msgspec.json.Decoder(Head)
+
+
+def segment_name(stream: str, number: int) -> str:
+    return f"{stream}.{number:06d}.jsonl"
+
+
+def segment_of(path: Path) -> Segment | None:
+    """What a file's name says, None if it is not named as a segment."""
+    match = _NAME.fullmatch(path.name)
+    return Segment(match["stream"], int(match["number"]), path) if match else None
+
+
+def segments_in(paths: Iterable[Path]) -> dict[str, list[Segment]]:
+    """Segments among these files, in order, by stream."""
+    found: dict[str, list[Segment]] = {}
+    for segment in sorted(filter(None, map(segment_of, paths))):
+        found.setdefault(segment.stream, []).append(segment)
+    return found
+
+
+def head(line: bytes) -> Head | None:
+    """Stream, seq and lost of a line without its newline; None if it is not a record."""
+    try:
+        return _head_decoder.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def tail(line: bytes) -> tuple[str, str] | None:
+    """`prev` and `hash` of a line without its newline: always its last two keys; None if they are not."""
+    match = _ENDS.fullmatch(line, max(0, len(line) - _ENDS_LENGTH))
+    return (match[1].decode(), match[2].decode()) if match else None
+
+
+def last_record(path: Path) -> tuple[int, str] | None:
+    """`seq` and `hash` of the last whole record in a file, None if it holds none. Raises OSError."""
+    length = _BLOCK
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        while True:
+            start = file.seek(max(0, end - length))
+            lines = file.read(end - start).split(b"\n")[1 if start else 0 : -1]  # both ends may be halves
+            for line in reversed(lines):
+                found, ends = head(line), tail(line)
+                if found and ends:
+                    return found.seq, ends[1]
+            if start == 0:
+                return None
+            length *= 4
