@@ -1,0 +1,184 @@
+"""Apply a rule to a pod spec: the class, pools and tolerations it gets, and what of the user's own is against it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from webhook.decision import placement
+from webhook.decision.finding import Note, Notes
+from webhook.decision.injected import Injected
+from webhook.decision.placement import NodeLookup, Placement
+from webhook.k8s.objects import NodeSelectorRequirement, PodSpec, PriorityClass
+from webhook.language import Language, say
+from webhook.policy.model import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a rule is applied with: who says it, in which language, and what the cluster knows."""
+
+    rule: Rule
+    pool_label: str
+    language: Language
+    namespace: str
+    classes: Mapping[str, PriorityClass] | None
+    labels_of: NodeLookup
+    class_chosen: bool | None
+
+    def say(self, key: str, **values: object) -> str:
+        return say(self.language, f"decision.{key}", namespace=self.namespace, rule=self.rule.name, **values)
+
+
+def conflicts(spec: PodSpec, path: str, own: Placement, context: Context) -> list[Note]:
+    """What of the user's own placement (`own`: without what we injected) excludes the rule's.
+
+    `path` is where the pod spec lies, dotted, for the message. Each Note is worded as a denial; whether it denies is
+    the engine's matter (controllers, H21, `keep`).
+    """
+    found = (_class_conflict(path, own, context), _pool_conflict(spec, path, own, context))
+    return [each for each in found if each is not None]
+
+
+def apply_rule(
+    before: Placement, own: Placement, context: Context, kept: set[str], notes: Notes
+) -> tuple[Placement, Injected]:
+    """The placement that the rule wants, and the record of what it added.
+
+    `before` is what the object holds, `own` the same without what we had injected earlier. Conflicts whose code is in
+    `kept` are left as they are.
+    """
+    after, record = own, Injected(rule=context.rule.name)
+    name = _class_to_inject(before, own, context, "PriorityConflict" in kept, notes)
+    if name is not None:
+        after = msgspec.structs.replace(after, priority_class=name)
+        record = msgspec.structs.replace(record, priority_class=name if name != own.priority_class else None)
+    pools = context.rule.pools
+    if pools and "PoolConflict" not in kept:
+        placed = placement.with_pools(after, context.pool_label, pools)
+        if placed is not after:
+            after, record = placed, msgspec.structs.replace(record, pools=tuple(pools))
+    after, added = placement.with_tolerations(after, context.rule.tolerations)
+    if added:
+        record = msgspec.structs.replace(record, tolerations=tuple(added))
+    return after, record
+
+
+# -- priority ---------------------------------------------------------------------------------------------------------
+
+
+def user_class(own: Placement, context: Context) -> str | None:
+    """The class that the user chose; one that the Priority plugin filled in from a globalDefault is none (O2)."""
+    name = own.priority_class
+    known = (context.classes or {}).get(name or "")
+    if known is not None and known.global_default and not context.class_chosen:
+        return None
+    return name
+
+
+def _class_conflict(path: str, own: Placement, context: Context) -> Note | None:
+    rule, chosen = context.rule, user_class(own, context)
+    if rule.priority_class_name is None or chosen is None:
+        return None
+    allowed = (rule.priority_class_name, *rule.allowed_priority_classes)
+    if chosen in allowed:
+        return None
+    listed = ", ".join(allowed)
+    return Note(
+        "PriorityConflict",
+        context.say("class_conflict", wants=chosen, allowed=listed),
+        rows=(
+            ("field", f"{path}.priorityClassName"),
+            ("fix", context.say("class_conflict_fix", default=rule.priority_class_name, allowed=listed)),
+        ),
+    )
+
+
+def _class_to_inject(before: Placement, own: Placement, context: Context, kept: bool, notes: Notes) -> str | None:
+    """The class the pod shall have, None to leave what `own` says; never a class that would break the pod (P7)."""
+    rule, chosen = context.rule, user_class(own, context)
+    wanted = rule.priority_class_name
+    if wanted is None:
+        return None
+    if chosen is not None and (kept or chosen in (wanted, *rule.allowed_priority_classes)):
+        return None
+    if context.classes is None:
+        notes.add("FactsUnknown", context.say("facts_unknown_classes"), "warn")
+        return before.priority_class
+    if wanted not in context.classes:
+        notes.add("PriorityClassMissing", context.say("class_missing", name=wanted), "warn")
+        return before.priority_class
+    if chosen is not None:
+        notes.add("PriorityConflict", context.say("class_overridden", wants=chosen, name=wanted), "warn")
+    return wanted
+
+
+# -- pools ------------------------------------------------------------------------------------------------------------
+
+
+def _pool_conflict(spec: PodSpec, path: str, own: Placement, context: Context) -> Note | None:
+    pools = context.rule.pools
+    if not pools:
+        return None
+    if placement.pool_possible(spec.node_selector, own, context.pool_label, pools, context.labels_of):
+        return None
+    allowed = ", ".join(pools)
+    field, wants = _pool_wish(spec, path, own, context.pool_label, pools)
+    if wants is None:
+        return _pinned_conflict(field, own, allowed, context)
+    fix = context.say("pool_conflict_fix", label=context.pool_label, field=field, allowed=allowed)
+    headline = context.say("pool_conflict", wants=wants, allowed=allowed)
+    return Note("PoolConflict", headline, rows=(("field", field), ("fix", fix)))
+
+
+def _pool_wish(spec: PodSpec, path: str, own: Placement, label: str, pools: Sequence[str]) -> tuple[str, str | None]:
+    """Where the user names a pool, and what they say there; None if only node names exclude the pools."""
+    selected = (spec.node_selector or {}).get(label)
+    if selected is not None and selected not in pools:
+        return f"{path}.nodeSelector", f"{label}={selected}"
+    terms = [_term_wish(term.match_expressions or (), label) for term in own.terms or ()]
+    wishes = [wish for wish in terms if wish]
+    wish = " or ".join(dict.fromkeys(wishes)) or None
+    if wish is not None and selected is not None:
+        wish = f"{label}={selected} and {wish}"
+    return f"{path}.affinity.nodeAffinity", wish
+
+
+def _term_wish(expressions: Sequence[NodeSelectorRequirement], label: str) -> str:
+    parts = []
+    for each in expressions:
+        if each.key == label:
+            values = f" [{', '.join(each.values)}]" if each.values else ""
+            parts.append(f"{label} {each.operator}{values}")
+    return " and ".join(parts)
+
+
+def _pinned_conflict(field: str, own: Placement, allowed: str, context: Context) -> Note:
+    """Every term names a node outside the pools (B11)."""
+    for term in own.terms or ():
+        for each in term.match_fields or ():
+            labels = context.labels_of(each.values[0]) if each.values else None
+            if labels is not None:
+                pool = pool_text(labels.get(context.pool_label), context)
+                headline = context.say("pool_conflict_name", node=each.values[0], pool=pool, allowed=allowed)  # type: ignore[index]
+                fix = context.say("pool_conflict_name_fix", field=field, allowed=allowed)
+                return Note("PoolConflict", headline, rows=(("field", field), ("fix", fix)))
+    raise AssertionError("a pool conflict without a pool and without a node name")
+
+
+def pool_text(pool: str | None, context: Context) -> str:
+    return context.say("pool_named", pool=pool) if pool else context.say("pool_none")
+
+
+def node_name_problem(node: str, labels: Mapping[str, str], context: Context) -> Note | None:
+    """`spec.nodeName` skips the scheduler but not the kubelet, which would fail the pod (N17)."""
+    pools = context.rule.pools
+    pool = labels.get(context.pool_label)
+    if not pools or pool in pools:
+        return None
+    allowed = ", ".join(pools)
+    return Note(
+        "NodeNameOutsidePool",
+        context.say("node_outside", node=node, pool=pool_text(pool, context), allowed=allowed),
+        rows=(("field", "spec.nodeName"), ("fix", context.say("node_outside_fix", allowed=allowed))),
+    )

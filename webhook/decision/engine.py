@@ -1,0 +1,502 @@
+"""`decide`: one request, one policy, one view of the cluster, one Decision; every road to a verdict leads here."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from webhook.decision import (
+    answers,
+    apply,
+    exemptions,
+    finding,
+    fit,
+    identity,
+    injected,
+    placement,
+    subject,
+    updates,
+    wording,
+)
+from webhook.decision.answers import Answers
+from webhook.decision.apply import Context
+from webhook.decision.exemptions import EXEMPT, Exempted
+from webhook.decision.facts import Facts, FactSource, Note
+from webhook.decision.finding import Notes
+from webhook.decision.injected import ANNOTATION, Injected
+from webhook.decision.placement import Placement
+from webhook.decision.request import Request, TemplateChange
+from webhook.decision.result import Decision, Finding, PatchOperation, Verdict
+from webhook.decision.subject import Subject
+from webhook.k8s import priority, workloads
+from webhook.k8s.objects import Pod, PriorityClass, Scale, Workload
+from webhook.k8s.workloads import WorkloadKind
+from webhook.language import say
+from webhook.policy.active import Policy
+from webhook.policy.model import Mode, Rule
+
+
+def judge(request: Request, policy: Policy, source: FactSource) -> Decision:
+    """Decide on the published facts; if they would refuse for quota, read them fresh and decide again (rule 3)."""
+    decision = decide(request, policy, source.current())
+    if not decision.stale:
+        return decision
+    fresh = source.fresh(request.namespace)
+    if fresh is None:
+        return decide(request, policy, source.current(), fresh_failed=True)
+    return decide(request, policy, fresh)
+
+
+def decide(request: Request, policy: Policy, facts: Facts, *, fresh_failed: bool = False) -> Decision:
+    """What we answer to `request` under `policy`, as far as `facts` tell.
+
+    Pure: the same three in, the same Decision out. `stale` in the answer asks for fresh facts (see `judge`);
+    `fresh_failed` says that they could not be had, so that `quota.onUnknown` decides.
+    """
+    row = _row(request)
+    notes = Notes()
+    if row is None or _is_untouched(request, policy, row, notes):
+        return Decision(id=request.id, verdict="allow", mode=policy.spec.mode, findings=notes.findings)
+    return _Judgement(request, policy, answers.ask(facts, fresh_failed), row, notes).decide()
+
+
+def unjudged(request: Request, policy: Policy, code: str, message: str) -> Decision:
+    """Allowed with a warning because no judgement was reached: the time was spent, or an error of ours came between."""
+    return Decision(
+        id=request.id,
+        verdict="allow",
+        mode=policy.spec.mode,
+        findings=(Finding(code, message),),
+        warnings=(wording.warning(message),),
+    )
+
+
+# -- what is never judged ---------------------------------------------------------------------------------------------
+
+
+def _row(request: Request) -> WorkloadKind | None:
+    """The kind that the request is about; for a Scale the kind that is scaled (W25), None if it is none of ours."""
+    if request.sub_resource == "scale":
+        return _SCALED.get(request.resource, _UNKNOWN_SCALED)
+    row = workloads.by_kind(request.kind, request.group)
+    return row if row is not None or not request.sub_resource else _OTHER
+
+
+_SCALED = {row.resource: row for row in workloads.KINDS.values() if row.scales}
+_UNKNOWN_SCALED = WorkloadKind("Scale", "", "", "", "")
+_OTHER = WorkloadKind("", "", "", "", "")
+
+
+def _is_untouched(request: Request, policy: Policy, row: WorkloadKind, notes: Notes) -> bool:
+    """Rule 2 and its neighbours: what is allowed without a look at rules, in no case patched."""
+    if request.namespace in policy.never_judged or request.operation not in ("CREATE", "UPDATE"):
+        return True
+    if request.sub_resource and request.sub_resource != "scale":
+        notes.add("SubresourceIgnored", _say(policy, "subresource", subresource=request.sub_resource))
+        return True
+    if row is not _UNKNOWN_SCALED and row.kind not in policy.kinds:
+        return True
+    if request.object is None:
+        return True
+    metadata = request.object.metadata
+    old = request.old_object.metadata if request.old_object is not None else metadata
+    if metadata.deletion_timestamp or old.deletion_timestamp:
+        notes.add("Deleting", _say(policy, "deleting"))
+        return True
+    if row.kind == "Pod":
+        return request.operation == "UPDATE" or identity.is_mirror(request, metadata)
+    return row.kind == "ReplicaSet" and workloads.is_deployment_controller(request.user.name)
+
+
+def _say(policy: Policy, key: str, **values: object) -> str:
+    return say(policy.spec.language, f"decision.{key}", **values)
+
+
+# -- one judgement ----------------------------------------------------------------------------------------------------
+
+
+class _Judgement:
+    """The state of one decision, from the namespace's labels to the verdict."""
+
+    def __init__(self, request: Request, policy: Policy, facts: Answers, row: WorkloadKind, notes: Notes) -> None:
+        self.request = request
+        self.policy = policy
+        self.facts = facts
+        self.row = row
+        self.notes = notes
+        self.mode: Mode = policy.spec.mode
+        self.rule: Rule | None = None
+        self.patch: list[PatchOperation] = []
+        self.ask: fit.Ask | None = None
+        self.stale = False
+        self.change: TemplateChange | None = None
+        self.class_chosen: bool | None = None
+
+    def decide(self) -> Decision:
+        labels = self.facts.namespace_labels(self.request.namespace)
+        if labels is None:
+            self._namespace_unknown()
+        elif not self.policy.covers_namespace(labels):
+            self._no_rule()
+        else:
+            new = self._subject()
+            if new is None:
+                self._parent_unknown()
+            else:
+                self._judge(new, labels)
+        return self._decision()
+
+    def _judge(self, new: Subject, labels: Mapping[str, str]) -> None:
+        rule = self.policy.rule_for(labels, new.pod_metadata.labels or {})
+        self._gather()
+        if rule is None:
+            self._no_rule()
+            return
+        self.rule = rule
+        self.mode = rule.mode or self.policy.spec.mode
+        old = self._old_subject()
+        ask = self.ask = fit.ask(self.request, new, old, self.facts, self.policy)
+        if self.policy.spec.applies_to == "gpuWorkloads" and not ask.is_gpu and not new.spec.resource_claims:
+            self.notes.add("NotGpu", self._say("not_gpu"))
+            return
+        controlled = identity.is_made_by_controller(self.request, new, self.policy.spec)
+        if not subject.is_scale(self.request):
+            if self._is_exempt(new, old, controlled):
+                return
+            if controlled and identity.is_daemon_pod(new):
+                self.notes.add("ControllerPod", self._say("controller_left"))
+                return
+            self._place(new, old, rule, controlled)
+        elif self._exempted(new, controlled):
+            return
+        fit.note_resources(ask, self.notes, self.policy.spec.language)
+        placed = fit.Placed(self._class_of_pods(new) or "", self.change == "changed")
+        self.stale = fit.check(ask, placed, self.request, rule, self.policy, self.facts, self.notes)
+
+    def _gather(self) -> None:
+        """Ask also what only another policy would ask, so that the record can be judged again under it (DESIGN 5.5)."""
+        self.facts.quotas(self.request.namespace)
+        self.facts.priority_classes()
+        self.facts.pool_sizes(self.policy.spec.pool_label)
+
+    # -- who and what --
+
+    def _subject(self) -> Subject | None:
+        """The object under judgement; for a Scale the parent with the new number of replicas, None if unreadable."""
+        found = self.request.object
+        if isinstance(found, Scale):
+            return self._scaled(found)
+        assert isinstance(found, Pod | Workload)
+        return subject.of_object(self.row, found, subject.shown_name(self.request, found.metadata))
+
+    def _old_subject(self) -> Subject | None:
+        old = self.request.old_object
+        if isinstance(old, Scale):
+            return self._scaled(old)
+        if isinstance(old, Workload) and self.request.operation == "UPDATE":
+            return subject.of_object(self.row, old, subject.shown_name(self.request, old.metadata))
+        return None
+
+    def _scaled(self, scale: Scale) -> Subject | None:
+        if self.row is _UNKNOWN_SCALED:
+            return None
+        parent = self.facts.parent(self.request.namespace, self.row.kind, self.request.name)
+        if parent is None:
+            return None
+        scaled = msgspec.structs.replace(
+            parent, spec=msgspec.structs.replace(parent.spec, replicas=scale.spec.replicas)
+        )
+        return subject.of_object(self.row, scaled, self.request.name)
+
+    def _exempted(self, new: Subject, controlled: bool) -> Exempted | None:
+        spec = self.policy.spec
+        template = None if new.is_pod else new.pod_metadata
+        found = exemptions.of_request(self.request, spec, new.metadata, template)
+        if found is None and controlled:
+            mark = (new.pod_metadata.annotations or {}).get(EXEMPT)
+            found = exemptions.of_mark(mark, spec, self.request.now) if mark else None
+        if found is not None:
+            reason = self._say("exempt_reason", reason=found.reason) if found.reason else ""
+            self.notes.add("Exempt", self._say("exempt", name=found.name, reason=reason))
+            if found.kind == "break-glass":
+                self.notes.add("BreakGlass", self._say("break_glass", ends=found.ends, reason=found.reason))
+        return found
+
+    def _is_exempt(self, new: Subject, old: Subject | None, controlled: bool) -> bool:
+        """Handle exemption: mark the template of an exempt request, take forged marks away from everybody else's."""
+        self.change = self._template_change(new, old)
+        found = self._exempted(new, controlled)
+        marked = (new.pod_metadata.annotations or {}).get(EXEMPT)
+        if old is not None and (self.change == "same" or new.kind == "Job"):
+            return found is not None
+        if found is not None:
+            if not new.is_pod and marked != found.mark:
+                self._annotate(f"{new.row.template}/metadata", new.pod_metadata.annotations, EXEMPT, found.mark, new)
+            return True
+        if marked is not None and not identity.is_w19(self.request, self.policy.spec):
+            self._annotate(f"{new.row.template}/metadata", new.pod_metadata.annotations, EXEMPT, None, new)
+            self.notes.add("ExemptionRemoved", self._say("exemption_removed", annotation=EXEMPT), "warn")
+        return False
+
+    # -- placement --
+
+    def _place(self, new: Subject, old: Subject | None, rule: Rule, controlled: bool) -> None:
+        context = self._context(new, rule)
+        records = self._records(new, old)
+        before = placement.of(new.spec)
+        own = injected.strip(before, records, self.policy.spec.pool_label)
+        if old is not None and self.change == "same":
+            self._leave(new, old, own, context)
+        elif old is not None and self.change == "dropped":
+            self._restore(new, old, before)
+        else:
+            kept = self._conflicts(new, old, own, records, context, controlled)
+            after, record = apply.apply_rule(before, own, context, kept, self.notes)
+            self._inject(new, before, after, record, context)
+        if new.kind == "Job" and old is not None:
+            self.patch = []  # a Job's template is immutable (H3)
+        self._check_placed(rule, controlled)
+
+    def _template_change(self, new: Subject, old: Subject | None) -> TemplateChange | None:
+        if old is None or subject.is_scale(self.request):
+            return None
+        label = self.policy.spec.pool_label
+        return updates.template_change(self.request, new.spec, old.spec, self._records(new, old), label)
+
+    @staticmethod
+    def _records(new: Subject, old: Subject | None) -> tuple[Injected | None, ...]:
+        return (injected.read(new.metadata), injected.read(old.metadata) if old is not None else None)
+
+    def _leave(self, new: Subject, old: Subject, own: Placement, context: Context) -> None:
+        """The template did not change: nor do we change it, even where the policy has (H9, B59)."""
+        self._keep_record(new, old)
+        if apply.conflicts(new.spec, new.dotted, own, context):
+            drifted = True
+        else:
+            after, _ = apply.apply_rule(placement.of(new.spec), own, context, set(), Notes())
+            drifted = not placement.same(after, placement.of(new.spec))
+        if drifted and new.kind != "Job":
+            self.notes.add("PolicyDrift", context.say("drift"), "warn")
+
+    def _restore(self, new: Subject, old: Subject, before: Placement) -> None:
+        """A client dropped some or all of our fields: put the old template back, so that nothing rolls out (H10)."""
+        self.patch += placement.patch(new.row.pod_spec, new.spec, before, placement.of(old.spec))
+        self._keep_record(new, old)
+
+    def _conflicts(
+        self,
+        new: Subject,
+        old: Subject | None,
+        own: Placement,
+        records: tuple[Injected | None, ...],
+        context: Context,
+        controlled: bool,
+    ) -> set[str]:
+        """Refuse, or note, what stands against the rule; returns the codes of conflicts that are left as they are."""
+        rule, kept = context.rule, set()
+        before = []
+        if old is not None:
+            old_own = injected.strip(placement.of(old.spec), records, context.pool_label)
+            before = apply.conflicts(old.spec, old.dotted, old_own, context)
+        found = apply.conflicts(new.spec, new.dotted, own, context)
+        pinned = self._node_name(new, context)
+        for conflict in [*found, *([pinned] if pinned else [])]:
+            on_conflict = rule.on_priority_conflict if conflict.code == "PriorityConflict" else rule.on_pool_conflict
+            if controlled:
+                self.notes.add("ControllerPod", self._say("controller_pod", what=conflict.headline))
+            elif conflict in before or on_conflict == "keep":
+                self.notes.add(conflict.code, conflict.headline, "warn")
+            elif on_conflict == "deny":
+                self.notes.items.append(_denying(conflict))
+            elif not _is_system(own.priority_class):
+                continue
+            else:
+                self.notes.add(conflict.code, conflict.headline, "warn")
+            kept.add(conflict.code)
+        return kept
+
+    def _node_name(self, new: Subject, context: Context) -> finding.Note | None:
+        node = new.spec.node_name
+        if not node or not new.is_pod or not context.rule.pools:
+            return None
+        labels = self.facts.node_labels(node)
+        if labels is None:
+            self.notes.add("FactsUnknown", self._say("facts_unknown_node", node=node), "warn")
+            return None
+        return apply.node_name_problem(node, labels, context)
+
+    def _inject(self, new: Subject, before: Placement, after: Placement, record: Injected, context: Context) -> None:
+        """Turn the wanted placement into a patch; if only the order of things would change, nothing is patched."""
+        if placement.same(before, after):
+            after = before
+        self.patch += placement.patch(new.row.pod_spec, new.spec, before, after)
+        present = injected.read(new.metadata)
+        wanted = None if record.is_empty else record
+        if wanted != present or (present is None and ANNOTATION in (new.metadata.annotations or {})):
+            text = None if wanted is None else injected.text(wanted)
+            self._annotate("/metadata", new.metadata.annotations, ANNOTATION, text)
+        self._note_injected(before, after, record, context)
+
+    def _note_injected(self, before: Placement, after: Placement, record: Injected, context: Context) -> None:
+        if self.request.phase != "mutate":
+            return
+        if after.priority_class != before.priority_class and record.priority_class:
+            self.notes.add("PriorityInjected", context.say("class_injected", name=record.priority_class))
+        if after.terms != before.terms and record.pools:
+            pools = ", ".join(record.pools)
+            label = context.pool_label
+            self.notes.add("PoolInjected", context.say("pool_injected", label=label, pools=pools))
+            sizes = self.facts.pool_sizes(label)
+            if sizes is not None and not any(sizes.get(pool) for pool in record.pools):
+                self.notes.add("PoolEmpty", context.say("pool_empty", label=label, pools=pools), "warn")
+        if after.tolerations != before.tolerations and record.tolerations:
+            keys = ", ".join(each.key or "*" for each in record.tolerations)
+            self.notes.add("TolerationInjected", context.say("toleration_injected", taint=keys))
+
+    def _check_placed(self, rule: Rule, controlled: bool) -> None:
+        """In /validate a CREATE that would still be patched lacks its placement: our mutating half was skipped."""
+        if self.request.phase != "validate":
+            return
+        if self.patch and self.request.operation == "CREATE" and self.mode != "audit":
+            missing = ", ".join(dict.fromkeys(each.path.rpartition("/")[2].replace("~1", "/") for each in self.patch))
+            headline = self._say("not_placed", namespace=self.request.namespace, rule=rule.name, missing=missing)
+            denies = self.policy.spec.on_unplaced == "deny" and not controlled
+            rows = (("fix", self._say("not_placed_fix")),)
+            self.notes.add("NotPlaced", headline, "deny" if denies else "warn", rows)
+        self.patch = []
+
+    def _keep_record(self, new: Subject, old: Subject) -> None:
+        """Our record stays as it was, whatever a client made of it."""
+        known = injected.read(old.metadata)
+        wanted = (old.metadata.annotations or {}).get(ANNOTATION) if known is not None else None
+        if (new.metadata.annotations or {}).get(ANNOTATION) != wanted:
+            self._annotate("/metadata", new.metadata.annotations, ANNOTATION, wanted)
+
+    def _annotate(
+        self,
+        path: str,
+        present: Mapping[str, str] | None,
+        key: str,
+        value: str | None,
+        template: Subject | None = None,
+    ) -> None:
+        """Add or remove one annotation of the metadata at `path`; parents that are missing are made (V20, B22, B24)."""
+        escaped = key.replace("~", "~0").replace("/", "~1")
+        if value is None:
+            self.patch.append(PatchOperation("remove", f"{path}/annotations/{escaped}"))
+        elif present is not None:
+            self.patch.append(PatchOperation("add", f"{path}/annotations/{escaped}", value))
+        elif template is not None and not _has_metadata(template):
+            self.patch.append(PatchOperation("add", path, {"annotations": {key: value}}))
+        else:
+            self.patch.append(PatchOperation("add", f"{path}/annotations", {key: value}))
+
+    def _context(self, new: Subject, rule: Rule) -> Context:
+        classes = self.facts.priority_classes() if rule.priority_class_name else None
+        self.class_chosen = self._chosen(new, classes or {})
+        return Context(
+            rule=rule,
+            pool_label=self.policy.spec.pool_label,
+            language=self.policy.spec.language,
+            namespace=self.request.namespace,
+            classes=classes,
+            labels_of=self.facts.node_labels,
+            class_chosen=self.class_chosen,
+        )
+
+    def _chosen(self, new: Subject, classes: Mapping[str, PriorityClass]) -> bool | None:
+        """Whether the user chose the class (O2); only a Pod's may come from the Priority plugin (P1)."""
+        if not new.is_pod:
+            return True if new.spec.priority_class_name else None
+        if self.request.replayed:
+            return self.request.class_chosen
+        known = classes.get(new.spec.priority_class_name or "")
+        if known is None or not known.global_default:
+            return None
+        return priority.class_chosen_by_user(new.metadata.managed_fields)
+
+    def _class_of_pods(self, new: Subject) -> str | None:
+        """The class that the pods will have: injected, their own, or the globalDefault (P16)."""
+        for each in self.patch:
+            if each.path == f"{new.row.pod_spec}/priorityClassName":
+                return each.value if isinstance(each.value, str) else None
+        if new.spec.priority_class_name:
+            return new.spec.priority_class_name
+        classes = self.facts.priority_classes()
+        return priority.class_of_pods(new.spec, classes or {}) or None
+
+    # -- ends without a judgement --
+
+    def _namespace_unknown(self) -> None:
+        namespace = self.request.namespace
+        if self.policy.spec.quota.on_unknown == "deny" and not identity.is_w19(self.request, self.policy.spec):
+            rows = (("fix", self._say("quota_unknown_fix")),)
+            headline = self._say("facts_unknown_labels_deny", namespace=namespace)
+            self.notes.add("FactsUnknown", headline, "deny", rows)
+        else:
+            self.notes.add("FactsUnknown", self._say("facts_unknown_labels", namespace=namespace), "warn")
+
+    def _no_rule(self) -> None:
+        values = {"policy": self.policy.name, "namespace": self.request.namespace}
+        self.notes.add("NoRule", self._say("no_rule", **values))
+
+    def _parent_unknown(self) -> None:
+        kind = self.row.kind if self.row is not _UNKNOWN_SCALED else self.request.resource
+        headline = self._say("parent_unknown", kind=kind, name=self.request.name)
+        self.notes.add("ScaleParentUnknown", headline, "warn")
+
+    def _say(self, key: str, **values: object) -> str:
+        return _say(self.policy, key, **values)
+
+    # -- the verdict --
+
+    def _decision(self) -> Decision:
+        denials = self.notes.denials
+        patch = tuple(self.patch) if self.request.phase == "mutate" else ()
+        enforced: Verdict = "deny" if denials else "patch" if patch else "allow"
+        verdict, would = self._in_mode(enforced, bool(patch))
+        message = wording.denial(denials, self.policy.spec, self.request.id) if denials else ""
+        return Decision(
+            id=self.request.id,
+            verdict=verdict,
+            would=would,
+            rule=self.rule.name if self.rule else None,
+            mode=self.mode,
+            findings=self.notes.findings,
+            warnings=wording.warnings(self.notes, self.mode, verdict),
+            patch=patch if verdict == "patch" else (),
+            message=message,
+            gpu=self.ask.gpu if self.ask else {},
+            asks=self.ask.asks if self.ask else {},
+            facts=self.facts.recorded(),
+            template_change=self.change,
+            class_chosen=self.class_chosen,
+            stale=self.stale,
+            note=self._admitted(verdict),
+        )
+
+    def _in_mode(self, enforced: Verdict, has_patch: bool) -> tuple[Verdict, Verdict | None]:
+        """What is answered, and what enforce mode would have answered where that differs (DESIGN 5.1)."""
+        if self.mode == "audit":
+            return "allow", enforced if enforced != "allow" else None
+        if self.mode == "warn" and enforced == "deny":
+            return "patch" if has_patch else "allow", "deny"
+        return enforced, None
+
+    def _admitted(self, verdict: Verdict) -> Note | None:
+        """What to remember of an admission whose pods do not exist yet: validate phase only, never a dry run."""
+        if self.request.phase != "validate" or verdict == "deny" or self.request.dry_run or self.ask is None:
+            return None
+        return self.ask.note
+
+
+def _denying(conflict: finding.Note) -> finding.Note:
+    return finding.Note(conflict.code, conflict.headline, "deny", conflict.rows)
+
+
+def _is_system(name: str | None) -> bool:
+    return name is not None and name.startswith("system-")
+
+
+def _has_metadata(new: Subject) -> bool:
+    template = workloads.template_of(new.workload) if new.workload is not None else None
+    return new.is_pod or (template is not None and template.metadata is not None)

@@ -1,0 +1,474 @@
+"""The quota pre-check: what a request asks of each ResourceQuota, what is taken, and what does not fit (Q, W)."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from webhook.decision import identity, subject, wording
+from webhook.decision.answers import Answers
+from webhook.decision.facts import Note
+from webhook.decision.finding import Level, Notes
+from webhook.decision.occupancy import Occupancy, Own
+from webhook.decision.request import Request
+from webhook.decision.subject import Subject
+from webhook.decision.wording import Holder, Shortage
+from webhook.k8s import limit_range, pod_resources, quota, workloads
+from webhook.k8s.objects import LimitRange, PodSpec, ResourceQuota
+from webhook.k8s.quantity import Quantity, canonical, human, parse
+from webhook.k8s.quota import Demand, PodUse
+from webhook.language import Language, say
+from webhook.policy.active import Policy
+from webhook.policy.model import Rule
+
+_ONE_POD = 1
+_REQUESTS = "requests."
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a request wants of the namespace: `pods` of `use` instead of `old_pods` of `old_use`.
+
+    `pods` is what runs at once if nothing is suspended (a CronJob: one run), None for a DaemonSet. `idle` says that no
+    pod is made now: no replicas, paused, suspended, or a CronJob. `gpu` and `asks` are resource name -> quantity.
+    """
+
+    subject: Subject
+    spec: PodSpec
+    use: PodUse
+    pods: int | None
+    idle: bool
+    old_use: PodUse | None
+    old_pods: int
+    is_gpu: bool
+    gpu: Mapping[str, str]
+    asks: Mapping[str, str]
+    note: Note | None
+
+
+def ask(request: Request, new: Subject, old: Subject | None, facts: Answers, policy: Policy) -> Ask:
+    """Read pods and amounts out of the object, with the LimitRange defaults that its pods will get (A13, W1-W15)."""
+    limit_ranges = facts.limit_ranges(request.namespace) or ()
+    spec = limit_range.apply(new.spec, limit_ranges)
+    use = quota.spec_use(spec)
+    pods = workloads.pods_if_active(new.kind, new.workload)
+    now_wanted = workloads.pods_wanted(new.kind, new.workload) or 0
+    idle = pods is not None and (now_wanted == 0 or (new.workload is not None and workloads.is_paused(new.workload)))
+    old_use, old_pods = _old(old, limit_ranges)
+    gpu_keys = [key for key in use.usage if key.startswith(_REQUESTS) and policy.is_gpu(key[len(_REQUESTS) :])]
+    wanted = pods or 0 if new.kind == "CronJob" or not idle else now_wanted
+    gpu = {key[len(_REQUESTS) :]: use.usage[key] * wanted for key in gpu_keys}
+    before = {key[len(_REQUESTS) :]: old_use.usage.get(key, 0) * old_pods for key in gpu_keys} if old_use else {}
+    asks = {} if new.kind == "CronJob" else {name: amount - before.get(name, 0) for name, amount in gpu.items()}
+    return Ask(
+        subject=new,
+        spec=spec,
+        use=use,
+        pods=pods,
+        idle=idle,
+        old_use=old_use,
+        old_pods=old_pods,
+        is_gpu=any(use.usage[key] > 0 for key in gpu_keys),
+        gpu=_spelled(gpu),
+        asks=_spelled(asks),
+        note=_note(request, new, now_wanted),
+    )
+
+
+def _old(old: Subject | None, limit_ranges: Sequence[LimitRange]) -> tuple[PodUse | None, int]:
+    if old is None:
+        return None, 0
+    use = quota.spec_use(limit_range.apply(old.spec, limit_ranges))
+    return use, workloads.pods_wanted(old.kind, old.workload) or 0
+
+
+def _spelled(amounts: Mapping[str, Quantity]) -> dict[str, str]:
+    return {name: canonical(amount) for name, amount in amounts.items() if amount > 0}
+
+
+def _note(request: Request, new: Subject, pods: int) -> Note | None:
+    if new.workload is None or new.kind == "DaemonSet" or not new.name or new.name.endswith("*"):
+        return None
+    workload = new.workload
+    return Note(request.namespace, new.kind, new.name, workload.metadata.uid, pods, workload, request.now)
+
+
+def note_resources(ask: Ask, notes: Notes, language: Language) -> None:
+    """Amounts that Kubernetes will refuse are left to it, with a warning that names the place (B38, B39)."""
+    for problem in pod_resources.resource_problems(ask.spec):
+        reason = say(language, f"resource.{problem.reason.replace('-', '_')}", value=str(problem.value)[:40])
+        values = {"container": problem.container or "-", "resource": problem.resource, "reason": reason}
+        notes.add("ResourceUnusable", say(language, "decision.resource_unusable", **values), "warn")
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """What placement made of the pods: the class they will have (P16), and whether their template changes (W3)."""
+
+    priority_class: str
+    rolls: bool
+
+
+# -- the check --------------------------------------------------------------------------------------------------------
+
+
+def check(ask: Ask, placed: Placed, request: Request, rule: Rule, policy: Policy, facts: Answers, notes: Notes) -> bool:
+    """Hold the request against every quota of its namespace and note what does not fit.
+
+    No request of a controller is refused for quota, and only its scaling is looked at (DESIGN 5.7). Returns whether a
+    refusal (or a warning in its place) rests on facts that are not fresh (rule 3).
+    """
+    if ask.pods is None or (identity.is_w19(request, policy.spec) and not subject.is_scale(request)):
+        return False
+    return _Check(ask, placed, request, rule, policy, facts, notes).run()
+
+
+class _Check:
+    """One request against the quotas of its namespace."""
+
+    def __init__(
+        self,
+        ask: Ask,
+        placed: Placed,
+        request: Request,
+        rule: Rule,
+        policy: Policy,
+        facts: Answers,
+        notes: Notes,
+    ) -> None:
+        self.ask = ask
+        self.placed = placed
+        self.use = msgspec.structs.replace(ask.use, priority_class=placed.priority_class)
+        self.request = request
+        self.rule = rule
+        self.policy = policy
+        self.facts = facts
+        self.notes = notes
+        self.language = policy.spec.language
+        self.old_use = ask.old_use
+        if ask.old_use is not None and not ask.old_use.priority_class:  # its pods got what pods of this rule get
+            self.old_use = msgspec.structs.replace(ask.old_use, priority_class=placed.priority_class)
+
+    def run(self) -> bool:
+        quotas = self.facts.quotas(self.request.namespace)
+        if quotas is None:
+            self._unknown(self._say("why_read"))
+            return False
+        if not quotas:
+            return False
+        self._note_keys(quotas)
+        matching = [each for each in quotas if quota.matches(each, self.use)]
+        self._autoscaler(matching)
+        if self.ask.idle:
+            return self._idle(matching)
+        known = [each for each in matching if self._must_specify(each) and self._is_known(each)]
+        return self._compare(known)
+
+    def _compare(self, quotas: Sequence[ResourceQuota]) -> bool:
+        asking = [(each, more) for each in quotas if (more := self._increase(each)) or self._surge()]
+        if not asking:
+            return False
+        occupancy = self._occupancy()
+        taken = {each.metadata.name: _Taken(each, occupancy, self.ask.subject) for each, _ in asking}
+        short = [
+            shortage
+            for each, more in asking
+            for key, amount in more.items()
+            if (shortage := self._shortage(each, key, amount, taken[each.metadata.name])) is not None
+        ]
+        if not short:
+            self._note_freeing(asking, taken)
+            return self._rollout(asking, taken)
+        if self.facts.fresh is None:
+            self._unknown(self._say("why_fresh"))
+            return False
+        self._refuse(sorted(short, key=lambda each: each.weight), occupancy)
+        return not self.facts.fresh
+
+    # -- demand --
+
+    def _increase(self, each: ResourceQuota) -> dict[str, Quantity]:
+        """What the quota would be charged on top, per key that is checked (Q23, Q30)."""
+        old = Demand(self.old_use, self.ask.old_pods) if self.old_use else None
+        more = quota.increase(each, Demand(self.use, self.ask.pods or 0), old)
+        return {key: amount for key, amount in more.items() if self._is_checked(key)}
+
+    def _is_checked(self, key: str) -> bool:
+        return self.policy.spec.quota.resources == "all" or self._is_gpu(key)
+
+    def _is_gpu(self, key: str) -> bool:
+        return key.startswith(_REQUESTS) and self.policy.is_gpu(key[len(_REQUESTS) :])
+
+    def _surge(self) -> int:
+        """Pods that a rollout makes beyond the wanted number, 0 if this request starts none (W2-W5)."""
+        new, old = self.ask.subject.workload, self.old_use
+        if new is None or old is None or not self.placed.rolls:
+            return 0
+        return workloads.rollout(self.ask.subject.kind, new).surge
+
+    def _occupancy(self) -> Occupancy:
+        if self.ask.subject.is_pod:
+            return Occupancy(pods=())  # a bare Pod is judged by `used` alone
+        own = Own(self.ask.subject.kind, self.ask.subject.name, self.ask.old_pods)
+        return self.facts.occupancy(self.request.namespace, own, self.request.now)
+
+    # -- findings --
+
+    def _shortage(self, each: ResourceQuota, key: str, amount: Quantity, taken: "_Taken") -> Shortage | None:
+        hard = parse((each.status.hard or {})[key])
+        held = taken.of(key)
+        if held + amount <= hard:
+            return None
+        one, pods = self.use.usage[key], self.ask.pods or 0
+        waits = self.ask.subject.kind in self.policy.spec.quota.waiting_kinds or self.ask.subject.kind == "CronJob"
+        never = one > hard or (not waits and one * pods > hard)
+        return Shortage(
+            quota=each.metadata.name,
+            key=key,
+            is_gpu=self._is_gpu(key),
+            asks=amount,
+            each=one,
+            pods=pods,
+            old_total=self.old_use.usage.get(key, 0) * self.ask.old_pods if self.old_use else 0,
+            taken=held,
+            hard=hard,
+            never=never,
+            one_never=one > hard,
+            holders=taken.holders(key),
+        )
+
+    def _refuse(self, short: Sequence[Shortage], occupancy: Occupancy) -> None:
+        worst = short[0]
+        code = "QuotaNeverFits" if any(each.never for each in short) else "QuotaExceeded"
+        if code == "QuotaNeverFits":
+            worst = next(each for each in short if each.never)
+        waiting = [each for each in occupancy.waiting if not each.young]
+        note = wording.quota_denial(
+            code, [worst, *(each for each in short if each is not worst)], waiting, self.ask.subject.kind, self._say
+        )
+        level = self._level(code)
+        if level == "deny":
+            self.notes.items.append(note)
+        else:
+            self.notes.add(code, self._waits(worst) if code == "QuotaExceeded" else note.headline, "warn")
+
+    def _level(self, code: str) -> Level:
+        """Whether a quota that would be exceeded denies or only warns."""
+        if subject.is_scale(self.request) and identity.is_w19(self.request, self.policy.spec):
+            return "warn"
+        if (self.rule.on_quota_exceeded or self.policy.spec.quota.on_exceeded) == "warn":
+            return "warn"
+        if code == "QuotaExceeded" and self.ask.subject.kind in self.policy.spec.quota.waiting_kinds:
+            return "warn"
+        return "deny"
+
+    def _waits(self, each: Shortage, key: str = "waits") -> str:
+        if subject.is_scale(self.request) and identity.is_w19(self.request, self.policy.spec):
+            key = "scale_recorded"
+        return self._say(
+            key,
+            asks=human(each.asks, each.key),
+            resource=each.resource,
+            free=human(each.free, each.key),
+            hard=human(each.hard, each.key),
+            quota=each.quota,
+        )
+
+    def _must_specify(self, each: ResourceQuota) -> bool:
+        """Whether every container names what the quota demands (Q17); if not, the pods would all be refused."""
+        if self.policy.spec.quota.resources != "all":
+            return True
+        missing = quota.must_specify(each, self.ask.spec)
+        if not missing or not self._adds_pods():
+            return not missing
+        text = "; ".join(f"{key} for: {', '.join(names)}" for key, names in missing.items())
+        values = {"namespace": self.request.namespace, "rule": self.rule.name, "missing": text}
+        headline = self._say("must_specify", **values)
+        rows = (
+            ("used", self._say("must_specify_quota", quota=each.metadata.name)),
+            ("fix", self._say("must_specify_fix")),
+        )
+        self.notes.add("QuotaMustSpecify", headline, self._level("QuotaMustSpecify"), rows)
+        return False
+
+    def _adds_pods(self) -> bool:
+        """Deny an UPDATE only for what it adds (H21)."""
+        return self.old_use is None or (self.ask.pods or 0) > self.ask.old_pods
+
+    def _is_known(self, each: ResourceQuota) -> bool:
+        hard, used = each.status.hard or {}, each.status.used or {}
+        keys = [key for key in hard if quota.is_pod_key(key) and key not in used and self._increase(each)]
+        if keys:
+            self._unknown(self._say("why_status", quota=each.metadata.name, keys=", ".join(sorted(keys))))
+        return not keys
+
+    def _unknown(self, why: str) -> None:
+        denies = self.policy.spec.quota.on_unknown == "deny" and not identity.is_w19(self.request, self.policy.spec)
+        values = {"namespace": self.request.namespace, "rule": self.rule.name, "why": why}
+        if denies:
+            rows = (("fix", self._say("quota_unknown_fix")),)
+            self.notes.add("QuotaUnknown", self._say("quota_unknown_deny", **values), "deny", rows)
+        else:
+            self.notes.add("QuotaUnknown", self._say("quota_unknown", **values), "warn")
+
+    def _idle(self, quotas: Sequence[ResourceQuota]) -> bool:
+        """Nothing runs now: a CronJob is refused only if one run can never fit, everything else only warned (W15)."""
+        if self.ask.subject.kind == "CronJob":
+            return self._one_run(quotas)
+        for each in quotas:
+            for key, hard in (each.status.hard or {}).items():
+                one = self.use.usage.get(key)
+                if one and self._is_checked(key) and one > parse(hard):
+                    amounts = {"each": human(one, key), "hard": human(parse(hard), key)}
+                    text = self._say(
+                        "idle_never", resource=wording.resource_of(key), quota=each.metadata.name, **amounts
+                    )
+                    self.notes.add("QuotaNeverFits", text, "warn")
+                    return False
+        return False
+
+    def _one_run(self, quotas: Sequence[ResourceQuota]) -> bool:
+        known = [each for each in quotas if self._must_specify(each) and self._is_known(each)]
+        occupancy = Occupancy()
+        for each in known:
+            taken = _Taken(each, occupancy, self.ask.subject)
+            for key, amount in self._increase(each).items():
+                short = self._shortage(each, key, amount, taken)
+                if short is None:
+                    continue
+                if short.one_never or short.each * short.pods > short.hard:
+                    never = msgspec.structs.replace(short, never=True)
+                    self._refuse([never], occupancy)
+                    return not self.facts.fresh
+                self.notes.add("QuotaExceeded", self._waits(short, "cron_waits"), "warn")
+                return False
+        return False
+
+    def _rollout(
+        self, asking: Sequence[tuple[ResourceQuota, Mapping[str, Quantity]]], taken: Mapping[str, "_Taken"]
+    ) -> bool:
+        surge, workload = self._surge(), self.ask.subject.workload
+        if not surge or workload is None:
+            return False
+        missing: list[tuple[bool, Quantity, str, str]] = []
+        stuck = workloads.rollout(self.ask.subject.kind, workload).unavailable == 0
+        for each, more in asking:
+            for key, hard in (each.status.hard or {}).items():
+                one = self.use.usage.get(key)
+                if one and self._is_checked(key):
+                    over = taken[each.metadata.name].of(key) + more.get(key, 0) + one * surge - parse(hard)
+                    if over > 0:
+                        missing.append((not self._is_gpu(key), -over, key, each.metadata.name))
+        if not missing:
+            return False
+        _, over, key, name = min(missing)
+        values = {"missing": human(-over, key), "resource": wording.resource_of(key), "quota": name}
+        text = self._say("surge_stuck" if stuck else "surge", fix=self._say("surge_fix"), **values)
+        self.notes.add("RolloutSurge", text, "warn")
+        return False
+
+    def _autoscaler(self, quotas: Sequence[ResourceQuota]) -> None:
+        """An HPA whose ceiling is above `hard` will be refused by the quota later (B36)."""
+        new = self.ask.subject
+        if new.is_pod or not new.row.scales or subject.is_scale(self.request):
+            return
+        for each in self.facts.autoscalers(self.request.namespace) or ():
+            target = each.spec.scale_target_ref
+            if (target.kind, target.name) == (new.kind, new.name):
+                self._ceiling(each.metadata.name, each.spec.max_replicas, quotas)
+
+    def _ceiling(self, autoscaler: str, replicas: int, quotas: Sequence[ResourceQuota]) -> None:
+        for each in quotas:
+            for key, hard in (each.status.hard or {}).items():
+                wants = self.use.usage.get(key, 0) * replicas
+                if self._is_gpu(key) and wants > parse(hard):
+                    values = {"wants": human(wants, key), "resource": wording.resource_of(key)}
+                    limit = {"quota": each.metadata.name, "hard": human(parse(hard), key)}
+                    text = self._say("autoscaler", autoscaler=autoscaler, replicas=replicas, **values, **limit)
+                    self.notes.add("AutoscalerCeiling", text, "warn")
+                    return
+
+    def _note_keys(self, quotas: Sequence[ResourceQuota]) -> None:
+        for each in quotas:
+            dead = [key for key in quota.ineffective_keys(each) if self.policy.is_gpu(key.removeprefix("limits."))]
+            if dead:
+                effective = ", ".join(dict.fromkeys(map(quota.effective_key, dead)))
+                values = {"quota": each.metadata.name, "keys": ", ".join(dead), "effective": effective}
+                self.notes.add("QuotaKeyIneffective", self._say("quota_ineffective", **values))
+        if self.ask.subject.spec.resource_claims:
+            self._note_claims(quotas)
+
+    def _note_claims(self, quotas: Sequence[ResourceQuota]) -> None:
+        """Devices asked for through claims are not in any sum of ours: never a silent 0 (R15, Q25, B43)."""
+        for each in quotas:
+            keys = [key for key in each.spec.hard or {} if ".deviceclass.resource." in key or "resourceclaims" in key]
+            if keys:
+                text = self._say("claims", quota=each.metadata.name, keys=", ".join(sorted(keys)))
+                self.notes.add("ClaimsNotCounted", text, "warn")
+                return
+        self.notes.add("ClaimsNotCounted", self._say("claims_note"))
+
+    def _note_freeing(
+        self, asking: Sequence[tuple[ResourceQuota, Mapping[str, Quantity]]], taken: Mapping[str, "_Taken"]
+    ) -> None:
+        """Say so where the request fits only because pods that are being deleted count as free."""
+        for each, more in asking:
+            for key, amount in more.items():
+                held, hard = taken[each.metadata.name], parse((each.status.hard or {})[key])
+                freed = held.freeing(key)
+                if freed and held.of(key) + freed + amount > hard:
+                    unit = wording.amount(freed, key, self._is_gpu(key), self._say)
+                    text = self._say("freeing", amount=unit, holders=", ".join(held.freeing_names))
+                    self.notes.add("QuotaFreeing", text, "warn")
+                    return
+
+    def _say(self, key: str, **values: object) -> str:
+        base = {"namespace": self.request.namespace, "rule": self.rule.name, **values}
+        return say(self.language, f"decision.{key}", **base)
+
+
+class _Taken:
+    """What of one quota is taken: max(`used`, charge of live pods + young gaps), less what is on its way out."""
+
+    def __init__(self, each: ResourceQuota, occupancy: Occupancy, new: Subject) -> None:
+        self._used = each.status.used or {}
+        self._live = [pod for pod in occupancy.pods or () if quota.matches_scopes(each, pod)]
+        self._gaps = [gap for gap in occupancy.waiting if gap.young and quota.matches_scopes(each, gap.use)]
+        self._freeing = [pod for pod in self._live if pod.name in occupancy.freeing]
+        self._has_pods = occupancy.pods is not None and not new.is_pod
+        self.freeing_names = [pod.name for pod in self._freeing][:3]
+
+    def of(self, key: str) -> Quantity:
+        """Taken of one key, in its own unit."""
+        used = parse(self._used[key])
+        gaps = _sum(gap.use.usage.get(key, 0) * gap.pods for gap in self._gaps)
+        if not self._has_pods:
+            return used + gaps
+        return max(used, self._charge(self._live, key) + gaps) - self.freeing(key)
+
+    def freeing(self, key: str) -> Quantity:
+        return self._charge(self._freeing, key)
+
+    def holders(self, key: str) -> tuple[Holder, ...]:
+        """Who holds the key, largest first."""
+        held: dict[str, Quantity] = {}
+        for pod in self._live:
+            name = pod.owner_name or pod.name
+            held[name] = held.get(name, 0) + pod.usage.get(key, 0)
+        holders = [Holder(name, amount) for name, amount in held.items() if amount > 0]
+        for gap in self._gaps:
+            amount = gap.use.usage.get(key, 0) * gap.pods
+            if amount > 0:
+                holders.append(Holder(gap.name, amount, just_admitted=True))
+        return tuple(sorted(holders, key=lambda each: (-each.amount, each.name)))
+
+    @staticmethod
+    def _charge(pods: Iterable[PodUse], key: str) -> Quantity:
+        return _sum(pod.usage.get(key, 0) for pod in pods)
+
+
+def _sum(amounts: Iterable[Quantity]) -> Quantity:
+    total: Quantity = 0
+    for amount in amounts:
+        total = total + amount
+    return total

@@ -1,0 +1,226 @@
+"""Where a pod may run and with which class: the three fields we may change, as a value that can be compared.
+
+A Placement is what a PodSpec says of class, required node affinity and tolerations, apart from everything else in it.
+Rules are applied to placements; a patch is the difference between two of them (`patch`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from webhook.decision.result import PatchOperation
+from webhook.k8s import node_affinity
+from webhook.k8s.objects import NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Toleration
+from webhook.policy.model import Toleration as PolicyToleration
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+NodeLookup = Callable[[str], Mapping[str, str] | None]
+"""Node name -> its labels, None if unknown."""
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """`terms` is None without a required node affinity and () where its list is null or empty (N9)."""
+
+    priority_class: str | None = None
+    terms: tuple[NodeSelectorTerm, ...] | None = None
+    tolerations: tuple[Toleration, ...] = ()
+
+
+def of(spec: PodSpec) -> Placement:
+    """What a pod spec says of its placement."""
+    affinity = spec.affinity.node_affinity if spec.affinity else None
+    required = affinity.required if affinity else None
+    terms = None if required is None else required.node_selector_terms or ()
+    return Placement(spec.priority_class_name or None, terms, spec.tolerations or ())
+
+
+def same(one: Placement, other: Placement) -> bool:
+    """Whether two placements mean the same: the order of expressions, values and tolerations is ignored (N10)."""
+    return one == other or (
+        one.priority_class == other.priority_class
+        and _canonical_terms(one.terms) == _canonical_terms(other.terms)
+        and sorted(map(repr, one.tolerations)) == sorted(map(repr, other.tolerations))
+    )
+
+
+def _canonical_terms(terms: tuple[NodeSelectorTerm, ...] | None) -> Any:
+    if terms is None:
+        return None
+    return [(_canonical(term.match_expressions), _canonical(term.match_fields)) for term in terms]
+
+
+def _canonical(requirements: tuple[NodeSelectorRequirement, ...] | None) -> list[Any]:
+    return sorted((each.key, each.operator, sorted(each.values or ())) for each in requirements or ())
+
+
+# -- pools ------------------------------------------------------------------------------------------------------------
+
+
+def requirement(label: str, pools: Sequence[str]) -> NodeSelectorRequirement:
+    return NodeSelectorRequirement(label, "In", tuple(pools))
+
+
+def demands(term: NodeSelectorTerm, wanted: NodeSelectorRequirement) -> bool:
+    """Whether a term already holds an equal requirement, whatever the order of its values (N10)."""
+    return any(_equal(each, wanted) for each in term.match_expressions or ())
+
+
+def _equal(one: NodeSelectorRequirement, other: NodeSelectorRequirement) -> bool:
+    return one.key == other.key and one.operator == other.operator and set(one.values or ()) == set(other.values or ())
+
+
+def with_pools(placement: Placement, label: str, pools: Sequence[str]) -> Placement:
+    """AND the pools into the required affinity: into every term that is not empty, never as a term of its own (N6, N7).
+
+    A required affinity that can match nothing (no terms, or only empty ones) is left as it is (N2, N9).
+    """
+    wanted = requirement(label, pools)
+    if placement.terms is None:
+        return msgspec.structs.replace(placement, terms=(NodeSelectorTerm((wanted,)),))
+    terms = tuple(
+        term
+        if is_empty(term) or demands(term, wanted)
+        else NodeSelectorTerm((*(term.match_expressions or ()), wanted), term.match_fields)
+        for term in placement.terms
+    )
+    return placement if terms == placement.terms else msgspec.structs.replace(placement, terms=terms)
+
+
+def without_pools(placement: Placement, label: str, pools: Sequence[str]) -> Placement:
+    """Take an injected pool requirement away again, with the term or affinity that held nothing else (DESIGN 5.7)."""
+    injected = requirement(label, pools)
+    if placement.terms is None or not any(demands(term, injected) for term in placement.terms):
+        return placement
+    terms = []
+    for term in placement.terms:
+        kept = tuple(each for each in term.match_expressions or () if not _equal(each, injected))
+        if kept or term.match_fields or not term.match_expressions:
+            terms.append(NodeSelectorTerm(kept or None, term.match_fields))
+    return msgspec.structs.replace(placement, terms=tuple(terms) or None)
+
+
+def is_empty(term: NodeSelectorTerm) -> bool:
+    """An empty term matches no node (N2)."""
+    return not term.match_expressions and not term.match_fields
+
+
+def pool_possible(
+    node_selector: Mapping[str, str] | None,
+    placement: Placement,
+    label: str,
+    pools: Sequence[str],
+    labels_of: NodeLookup,
+) -> bool:
+    """Whether some node of one of the pools can still be chosen, as far as the pool key and node names tell.
+
+    Decided by logic (B16): a pool stays possible if the node selector allows it and some non-empty term does. Terms
+    pinned to a node by name count only if that node is in the pool (B11); an unknown node is given the benefit.
+    An affinity that matches nothing for other reasons is not a conflict of pools.
+    """
+    pinned = (node_selector or {}).get(label)
+    candidates = [pool for pool in pools if pinned is None or pool == pinned]
+    live = [term for term in placement.terms or () if not is_empty(term)]
+    if not live:
+        return bool(candidates)
+    return any(_term_allows(term, label, pool, labels_of) for term in live for pool in candidates)
+
+
+def _term_allows(term: NodeSelectorTerm, label: str, pool: str, labels_of: NodeLookup) -> bool:
+    on_pool = (each for each in term.match_expressions or () if each.key == label)
+    if not all(node_affinity.requirement_matches(each, {label: pool}) for each in on_pool):
+        return False
+    return all(_field_allows(each, label, pool, labels_of) for each in term.match_fields or ())
+
+
+def _field_allows(each: NodeSelectorRequirement, label: str, pool: str, labels_of: NodeLookup) -> bool:
+    if each.key != "metadata.name" or each.operator != "In" or not each.values:
+        return True
+    labels = labels_of(each.values[0])
+    return labels is None or labels.get(label) == pool
+
+
+# -- tolerations ------------------------------------------------------------------------------------------------------
+
+
+def with_tolerations(placement: Placement, wanted: Sequence[PolicyToleration]) -> tuple[Placement, list[Toleration]]:
+    """Add the tolerations that none which is there covers; also returns those that were added."""
+    added: list[Toleration] = []
+    for each in wanted:
+        toleration = Toleration(each.key, each.operator, each.value, each.effect, each.toleration_seconds)
+        if not any(covers(present, toleration) for present in (*placement.tolerations, *added)):
+            added.append(toleration)
+    if not added:
+        return placement, added
+    return msgspec.structs.replace(placement, tolerations=(*placement.tolerations, *added)), added
+
+
+def covers(present: Toleration, wanted: Toleration) -> bool:
+    """Whether whatever `wanted` tolerates, `present` tolerates for at least as long."""
+    if present.effect and present.effect != wanted.effect:
+        return False
+    if present.toleration_seconds is not None and (
+        wanted.toleration_seconds is None or present.toleration_seconds < wanted.toleration_seconds
+    ):
+        return False
+    if present.operator == "Exists":
+        return not present.key or present.key == wanted.key
+    return wanted.operator != "Exists" and present.key == wanted.key and present.value == wanted.value
+
+
+# -- patches ----------------------------------------------------------------------------------------------------------
+
+
+def patch(path: str, spec: PodSpec, before: Placement, after: Placement) -> list[PatchOperation]:
+    """The operations that turn the placement of the pod spec at JSON pointer `path` from `before` into `after`.
+
+    Every removal is guarded by presence, and `add` goes to the deepest parent that exists (V20, N9).
+    """
+    operations: list[PatchOperation] = []
+    if after.priority_class != before.priority_class:
+        operations += _class_patch(path, spec, after.priority_class)
+    if after.terms != before.terms:
+        operations.append(_terms_patch(path, spec, after.terms))
+    if after.tolerations != before.tolerations:
+        operations += _tolerations_patch(path, before.tolerations, after.tolerations)
+    return operations
+
+
+def _class_patch(path: str, spec: PodSpec, name: str | None) -> list[PatchOperation]:
+    """A class and the two fields that the Priority plugin derives from it change together (P4, P5, P7, P11)."""
+    operations = []
+    if spec.priority is not UNSET:
+        operations.append(PatchOperation("remove", f"{path}/priority"))
+    if spec.preemption_policy is not UNSET:
+        operations.append(PatchOperation("remove", f"{path}/preemptionPolicy"))
+    if name is None:
+        operations.append(PatchOperation("remove", f"{path}/priorityClassName"))
+    else:
+        operations.append(PatchOperation("add", f"{path}/priorityClassName", name))
+    return operations
+
+
+def _terms_patch(path: str, spec: PodSpec, terms: tuple[NodeSelectorTerm, ...] | None) -> PatchOperation:
+    required_path = f"{path}/affinity/nodeAffinity/{REQUIRED}"
+    if terms is None:
+        return PatchOperation("remove", required_path)
+    required = {"nodeSelectorTerms": msgspec.to_builtins(terms)}
+    if spec.affinity is None:
+        return PatchOperation("add", f"{path}/affinity", {"nodeAffinity": {REQUIRED: required}})
+    if spec.affinity.node_affinity is None:
+        return PatchOperation("add", f"{path}/affinity/nodeAffinity", {REQUIRED: required})
+    return PatchOperation("add", required_path, required)
+
+
+def _tolerations_patch(
+    path: str, before: tuple[Toleration, ...], after: tuple[Toleration, ...]
+) -> list[PatchOperation]:
+    if not after:
+        return [PatchOperation("remove", f"{path}/tolerations")]
+    if before and after[: len(before)] == before:
+        return [
+            PatchOperation("add", f"{path}/tolerations/-", msgspec.to_builtins(each)) for each in after[len(before) :]
+        ]
+    return [PatchOperation("add", f"{path}/tolerations", msgspec.to_builtins(after))]

@@ -1,0 +1,93 @@
+"""What an UPDATE did to a workload's template, apart from what we ourselves had put there (DESIGN 5.7, H9, H10)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from webhook.decision import injected, placement
+from webhook.decision.injected import Injected
+from webhook.decision.request import Request, TemplateChange
+from webhook.k8s.objects import PodSpec
+
+
+class _RawTemplateHolder(msgspec.Struct):
+    template: msgspec.Raw | None = None
+
+
+class _RawSpec(msgspec.Struct, rename="camel"):
+    template: msgspec.Raw | None = None
+    job_template: "_RawJobTemplate | None" = None
+
+
+class _RawJobTemplate(msgspec.Struct):
+    spec: _RawTemplateHolder | None = None
+
+
+class _RawObject(msgspec.Struct):
+    spec: _RawSpec | None = None
+
+
+_decoder = msgspec.json.Decoder(_RawObject)
+
+
+def template_change(
+    request: Request, new: PodSpec, old: PodSpec, records: Sequence[Injected | None], pool_label: str
+) -> TemplateChange:
+    """How the new template differs from the old one.
+
+    "same": not at all; "dropped": only by what `records` name (a client left out some or all of our fields, so the old
+    template is put back byte for byte); "changed": in anything else, metadata included. A replayed request brings the
+    answer that was recorded, because its raw JSON was not.
+    """
+    if request.template_change is not None:
+        return request.template_change
+    new_raw, old_raw = _template(request.raw_object), _template(request.raw_old_object)
+    if new_raw == old_raw:
+        return "same"
+    new_tree, old_tree = _tree(new_raw), _tree(old_raw)
+    if new_tree == old_tree:
+        return "same"
+    if _without_placement(new_tree) != _without_placement(old_tree):
+        return "changed"
+    stripped = (injected.strip(placement.of(spec), records, pool_label) for spec in (new, old))
+    return "dropped" if placement.same(*stripped) else "changed"
+
+
+def _template(raw: bytes | None) -> bytes:
+    """The raw JSON of the pod template: `spec.template`, or the job template's one level down (P12)."""
+    spec = _decoder.decode(raw).spec if raw else None
+    if spec is None:
+        return b"null"
+    if spec.job_template is not None and spec.job_template.spec is not None:
+        return bytes(spec.job_template.spec.template or b"null")
+    return bytes(spec.template or b"null")
+
+
+def _tree(raw: bytes) -> Any:
+    return _pruned(msgspec.json.decode(raw))
+
+
+def _pruned(value: Any) -> Any:
+    """Without nulls and empty lists, which mean the same as absence to the API server."""
+    if isinstance(value, dict):
+        pruned = {key: _pruned(each) for key, each in value.items()}
+        return {key: each for key, each in pruned.items() if each is not None and each != []}
+    if isinstance(value, list):
+        return [_pruned(each) for each in value]
+    return value
+
+
+def _without_placement(template: Any) -> Any:
+    """The template without class, required node affinity and tolerations, and without the parents this empties."""
+    if not isinstance(template, dict) or not isinstance(template.get("spec"), dict):
+        return template
+    spec = {key: each for key, each in template["spec"].items() if key not in ("priorityClassName", "tolerations")}
+    affinity = dict(spec.pop("affinity", None) or {})
+    node_affinity = dict(affinity.pop("nodeAffinity", None) or {})
+    node_affinity.pop(placement.REQUIRED, None)
+    if node_affinity:
+        affinity["nodeAffinity"] = node_affinity
+    if affinity:
+        spec["affinity"] = affinity
+    return {**template, "spec": spec}

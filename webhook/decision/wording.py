@@ -1,0 +1,246 @@
+"""How decisions are told: the layout of a denial (DESIGN 5.4), one-line warnings, and amounts as people write them."""
+
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
+
+import msgspec
+
+from webhook.decision.finding import Note, Notes
+from webhook.decision.occupancy import Waiting
+from webhook.k8s.quantity import Quantity, human, whole
+from webhook.language import say
+from webhook.policy.model import Mode, Spec
+
+Say = Callable[..., str]
+"""A catalogue look-up with language, namespace and rule already filled in."""
+
+LONGEST_WARNING = 256
+"""Characters; the API server may cut what is longer (V18)."""
+_LABEL_COLUMNS = 11
+_INDENT = "  "
+_MOST_HOLDERS = 3
+_REPLICATED = frozenset({"Deployment", "StatefulSet", "ReplicaSet", "ReplicationController"})
+_WHOLE_GPUS = frozenset({"nvidia.com/gpu", "amd.com/gpu"})
+
+_RANK = {
+    "QuotaNeverFits": 0,
+    "QuotaExceeded": 1,
+    "QuotaMustSpecify": 1,
+    "PoolConflict": 2,
+    "PriorityConflict": 2,
+    "NodeNameOutsidePool": 2,
+    "NotPlaced": 3,
+    "PriorityClassMissing": 3,
+    "RolloutSurge": 4,
+    "QuotaUnknown": 5,
+    "FactsUnknown": 5,
+    "ScaleParentUnknown": 5,
+    "QuotaFreeing": 6,
+    "AutoscalerCeiling": 7,
+}
+"""The most important warning comes first (DESIGN 5.4); what is not listed comes last, in the order it was found."""
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """A workload (or bare Pod) that holds some of a quota."""
+
+    name: str
+    amount: Quantity
+    just_admitted: bool = False
+
+
+class Shortage(msgspec.Struct, frozen=True):
+    """One quota key that does not fit. Amounts are exact, in the key's unit; `pods` of `each` are wanted in all."""
+
+    quota: str
+    key: str
+    is_gpu: bool
+    asks: Quantity
+    each: Quantity
+    pods: int
+    old_total: Quantity
+    taken: Quantity
+    hard: Quantity
+    never: bool
+    one_never: bool
+    holders: tuple[Holder, ...]
+
+    @property
+    def free(self) -> Quantity:
+        return max(self.hard - self.taken, 0)
+
+    @property
+    def missing(self) -> Quantity:
+        return self.asks - self.hard + self.taken
+
+    @property
+    def total(self) -> Quantity:
+        return self.each * self.pods
+
+    @property
+    def resource(self) -> str:
+        return resource_of(self.key)
+
+    @property
+    def weight(self) -> tuple[bool, bool, float, str]:
+        """Sort key, worst first: what never fits, GPUs, the largest share missing."""
+        share = float(self.missing / self.hard) if self.hard else float("inf")
+        return (not self.never, not self.is_gpu, -share, self.key)
+
+
+def resource_of(key: str) -> str:
+    """A quota key as people name it: GPUs without `requests.` (nvidia.com/gpu), everything else as it is."""
+    return key.removeprefix("requests.") if "/" in key else key
+
+
+def amount(value: Quantity, key: str, is_gpu: bool, tell: Say) -> str:
+    """`2 GPUs`, `3 nvidia.com/mig-1g.10gb`, `4Gi requests.memory`."""
+    if is_gpu and resource_of(key) in _WHOLE_GPUS:
+        return tell("unit_gpu_one" if value == 1 else "unit_gpu_many", count=human(value, key))
+    return tell("unit_other", count=human(value, key), resource=resource_of(key))
+
+
+# -- the quota denial -------------------------------------------------------------------------------------------------
+
+
+def quota_denial(code: str, short: Sequence[Shortage], waiting: Sequence[Waiting], kind: str, tell: Say) -> Note:
+    """The denial for one or more quota keys, worst first."""
+    worst, *others = short
+    key = worst.key
+    which = "gpu" if worst.is_gpu else "other"
+    numbers = {
+        "asks": human(worst.asks, key),
+        "wants": human(worst.total, key),
+        "free": human(worst.free, key),
+        "hard": human(worst.hard, key),
+        "resource": worst.resource,
+    }
+    headline = tell(f"quota_{which}_{'never' if code == 'QuotaNeverFits' else 'not_now'}", **numbers)
+    asks = (tell("asks_total", total=numbers["asks"], resource=worst.resource), _per_pod(worst, kind, tell))
+    used = (
+        tell("used_of", used=human(worst.taken, key), hard=numbers["hard"]),
+        tell("used_quota", quota=worst.quota),
+    )
+    rows = [
+        *zip(("asks", "used"), _aligned((asks, used)), strict=True),
+        ("free", numbers["free"]),
+        *(("also_over", _also_over(each, tell)) for each in others),
+    ]
+    if waiting:
+        rows.append(("waiting", _waiting(worst, waiting, tell)))
+    rows.append(("fix", _fix(code, worst, kind, tell)))
+    return Note(code, headline, "deny", tuple(row for row in rows if row[1]))
+
+
+def _per_pod(each: Shortage, kind: str, tell: Say) -> str:
+    if each.old_total or each.asks != each.total:
+        return ""
+    return tell("asks_pods", pods=_pods(each.pods, kind, tell), each=human(each.each, each.key))
+
+
+def _pods(count: int, kind: str, tell: Say) -> str:
+    noun = "replicas" if kind in _REPLICATED else "pods"
+    return tell(f"{noun}_one" if count == 1 else f"{noun}_many", count=count)
+
+
+def _aligned(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """Two columns: amounts, and what they come from in brackets."""
+    rows = list(pairs)
+    width = max(columns(first) for first, _ in rows) + 2
+    return [f"{first}{' ' * (width - columns(first))}{second}" if second else first for first, second in rows]
+
+
+def _also_over(each: Shortage, tell: Say) -> str:
+    values = {
+        "asks": human(each.asks, each.key),
+        "free": human(each.free, each.key),
+        "hard": human(each.hard, each.key),
+    }
+    return f"{tell('over_more', resource=each.resource, **values)}  {tell('used_quota', quota=each.quota)}"
+
+
+def _waiting(worst: Shortage, waiting: Sequence[Waiting], tell: Say) -> str:
+    wants = [
+        tell("waiting_one", name=each.name, amount=human(each.use.usage.get(worst.key, 0) * each.pods, worst.key))
+        for each in waiting
+        if each.use.usage.get(worst.key)
+    ]
+    return tell("waiting", waiting=tell("holder_join").join(wants[:_MOST_HOLDERS])) if wants else ""
+
+
+def _fix(code: str, worst: Shortage, kind: str, tell: Say) -> str:
+    """The largest request that would fit, and who would have to make room for this one."""
+    available = worst.hard if code == "QuotaNeverFits" else worst.free + worst.old_total
+    smaller = _smaller(worst, available, kind, tell)
+    if code == "QuotaNeverFits":
+        other = tell("fix_raise", quota=worst.quota)
+    else:
+        room = amount(worst.missing, worst.key, worst.is_gpu, tell)
+        other = tell("fix_free_by", amount=room, holders=_holders(worst, tell)) if worst.holders else ""
+        other = other or tell("fix_free", amount=room)
+    return tell("fix_or", one=smaller, other=other) if smaller else other
+
+
+def _smaller(worst: Shortage, available: Quantity, kind: str, tell: Say) -> str:
+    """What would fit into `available`: fewer pods of this size if at least one does, else smaller pods; "" if nothing."""
+    fits = int(available // worst.each)
+    if kind != "Pod" and fits >= 1 and worst.pods > 1:
+        return tell("fix_replicas", replicas=_pods(min(fits, worst.pods), kind, tell))
+    if worst.pods < 1:
+        return ""
+    share = available // worst.pods if worst.is_gpu else whole(Decimal(available) / worst.pods)
+    if share <= 0 or worst.key in ("pods", "count/pods"):
+        return ""
+    size = amount(share, worst.key, worst.is_gpu, tell)
+    return tell("fix_per_replica" if kind in _REPLICATED else "fix_per_pod", amount=size)
+
+
+def _holders(worst: Shortage, tell: Say) -> str:
+    told = [
+        tell("holder_new" if each.just_admitted else "holder", name=each.name, amount=human(each.amount, worst.key))
+        for each in worst.holders[:_MOST_HOLDERS]
+    ]
+    return tell("holder_join").join(told)
+
+
+# -- layout -----------------------------------------------------------------------------------------------------------
+
+
+def denial(denials: Sequence[Note], spec: Spec, decision_id: str) -> str:
+    """The text of a refusal: every reason with its rows, then the contact, and always the decision id last (5.4)."""
+    lines: list[str] = []
+    for note in denials:
+        lines.append(note.headline)
+        lines += [_row(label, text, spec) for label, text in note.rows]
+    if spec.contact:
+        lines.append(_row("contact", spec.contact, spec))
+    lines.append(_row("decision", decision_id, spec))
+    return "\n".join(lines)
+
+
+def _row(label: str, text: str, spec: Spec) -> str:
+    name = say(spec.language, f"label.{label}")
+    return f"{_INDENT}{name}{' ' * max(1, _LABEL_COLUMNS - columns(name))}{text}"
+
+
+def columns(text: str) -> int:
+    """Terminal columns of a text: East Asian wide characters take two."""
+    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
+
+
+def warnings(notes: Notes, mode: Mode, verdict: str) -> tuple[str, ...]:
+    """What the user is told beside the verdict, most important first; in audit mode nothing (DESIGN 5.1)."""
+    if mode == "audit":
+        return ()
+    told = [each for each in notes.items if each.level == "warn" or (each.level == "deny" and verdict != "deny")]
+    if not told:
+        return ()
+    ranked = sorted(told, key=lambda each: (each.level != "deny", _RANK.get(each.code, 9)))
+    return tuple(dict.fromkeys(warning(each.headline) for each in ranked))
+
+
+def warning(text: str) -> str:
+    """One line of at most 256 characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST_WARNING else f"{line[: LONGEST_WARNING - 1]}…"
