@@ -19,7 +19,7 @@ from msgspec import inspect
 from webhook.language import Language, say
 from webhook.policy.problem import Place, Places, PolicyError, Problem
 
-MAX_VALUES = 100_000
+MAX_VALUES = 30_000
 """Values in one document with its anchors expanded: a bomb of a few lines stops here."""
 MAX_DEPTH = 60
 
