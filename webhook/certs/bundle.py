@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
@@ -33,35 +33,52 @@ def publish(api: client.AdmissionregistrationV1Api, names: Iterable[str], bundle
 
     Returns what is missing, as `MutatingWebhookConfiguration/name`. Raises ApiException for anything else refused.
     """
-    missing = []
-    for name in names:
-        for kind, read, patch in (
-            (
-                "MutatingWebhookConfiguration",
-                api.read_mutating_webhook_configuration,
-                api.patch_mutating_webhook_configuration,
-            ),
-            (
-                "ValidatingWebhookConfiguration",
-                api.read_validating_webhook_configuration,
-                api.patch_validating_webhook_configuration,
-            ),
-        ):
-            if not _publish(api.api_client, name, bundle, read, patch):
-                missing.append(f"{kind}/{name}")
-    return tuple(missing)
+    return tuple(
+        f"{place.kind}/{name}" for name in names for place in _places(api) if not _publish(api, place, name, bundle)
+    )
 
 
-def _publish(serializer: Any, name: str, bundle: bytes, read: Callable[..., Any], patch: Callable[..., Any]) -> bool:
+def read(api: client.AdmissionregistrationV1Api, names: Iterable[str]) -> list[dict[str, Any]]:
+    """Both configurations of each name as JSON objects. Raises ApiException, also for one that does not exist."""
+    return [_read(api, place, name) for name in names for place in _places(api)]
+
+
+class _Place(NamedTuple):
+    kind: str
+    read: Callable[..., Any]
+    patch: Callable[..., Any]
+
+
+def _places(api: client.AdmissionregistrationV1Api) -> tuple[_Place, _Place]:
+    return (
+        _Place(
+            "MutatingWebhookConfiguration",
+            api.read_mutating_webhook_configuration,
+            api.patch_mutating_webhook_configuration,
+        ),
+        _Place(
+            "ValidatingWebhookConfiguration",
+            api.read_validating_webhook_configuration,
+            api.patch_validating_webhook_configuration,
+        ),
+    )
+
+
+def _read(api: Any, place: _Place, name: str) -> dict[str, Any]:
+    found = api.api_client.sanitize_for_serialization(place.read(name, _request_timeout=REQUEST_TIMEOUT))
+    assert isinstance(found, dict)
+    return found | {"kind": place.kind}
+
+
+def _publish(api: client.AdmissionregistrationV1Api, place: _Place, name: str, bundle: bytes) -> bool:
     """False when there is no such configuration."""
     attempts_left = ATTEMPTS
     while True:
         attempts_left -= 1
         try:
-            found = read(name, _request_timeout=REQUEST_TIMEOUT)
-            changes = bundle_patch(serializer.sanitize_for_serialization(found), bundle)
+            changes = bundle_patch(_read(api, place, name), bundle)
             if changes:
-                patch(name, changes, _request_timeout=REQUEST_TIMEOUT)
+                place.patch(name, changes, _request_timeout=REQUEST_TIMEOUT)
             return True
         except ApiException as error:
             if error.status == 404:

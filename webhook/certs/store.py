@@ -51,6 +51,12 @@ class SecretStore:
             raise
         return Stored(secret, _material(secret.data or {}))
 
+    def read_public(self) -> dict[str, bytes]:
+        """`tls.crt` and `ca.crt` as they are, empty where they lack. Raises ApiException, also for no Secret."""
+        secret = self._api.read_namespaced_secret(self.name, self.namespace, _request_timeout=REQUEST_TIMEOUT)
+        data = secret.data or {}
+        return {key: base64.b64decode(data.get(key, "")) for key in ("tls.crt", "ca.crt")}
+
     def write(self, material: Material, before: Stored | None) -> None:
         """Create the Secret, or replace what `before` was. Raises ConflictError when it is not that any more."""
         try:
