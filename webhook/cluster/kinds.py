@@ -1,7 +1,9 @@
 """The kinds whose facts we learn: where the API serves each, and the struct that holds what we read of it."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -16,6 +18,7 @@ from webhook.k8s.objects import (
     ResourceQuota,
     Workload,
 )
+from webhook.k8s.workloads import KINDS
 
 OWN_PREFIX = "gpu.platform/"
 """Annotations that decisions read; others (last-applied is as big as the object) are not kept."""
@@ -36,10 +39,13 @@ class Kind(msgspec.Struct, frozen=True):
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None = None, name: str | None = None) -> str:
-        """The URL path of one object, of a namespace's objects, or of all objects of the kind."""
+        """The URL path of one object, of a namespace's objects, or of all objects of the kind.
+
+        Names are quoted: they come from reviews, and must not lead anywhere else.
+        """
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-        scope = f"/namespaces/{namespace}" if namespace and self.namespaced else ""
-        return f"{root}{scope}/{self.plural}" + (f"/{name}" if name else "")
+        scope = f"/namespaces/{quote(namespace, safe='')}" if namespace and self.namespaced else ""
+        return f"{root}{scope}/{self.plural}" + (f"/{quote(name, safe='')}" if name else "")
 
 
 NAMESPACE = Kind("Namespace", "", "v1", "namespaces", Namespace, namespaced=False)
@@ -50,14 +56,8 @@ LIMIT_RANGE = Kind("LimitRange", "", "v1", "limitranges", LimitRange)
 AUTOSCALER = Kind("HorizontalPodAutoscaler", "autoscaling", "v2", "horizontalpodautoscalers", HorizontalPodAutoscaler)
 POD = Kind("Pod", "", "v1", "pods", Pod)
 
-WORKLOADS = (
-    Kind("Deployment", "apps", "v1", "deployments", Workload),
-    Kind("StatefulSet", "apps", "v1", "statefulsets", Workload),
-    Kind("ReplicaSet", "apps", "v1", "replicasets", Workload),
-    Kind("ReplicationController", "", "v1", "replicationcontrollers", Workload),
-    Kind("DaemonSet", "apps", "v1", "daemonsets", Workload),
-    Kind("Job", "batch", "v1", "jobs", Workload),
-    Kind("CronJob", "batch", "v1", "cronjobs", Workload),
+WORKLOADS = tuple(
+    Kind(row.kind, row.group, row.version, row.resource, Workload) for row in KINDS.values() if row.kind != POD.name
 )
 WORKLOAD_KINDS = {kind.name: kind for kind in WORKLOADS}
 
@@ -90,3 +90,16 @@ def slimmer(kind: Kind) -> Callable[[Any], Any]:
             item, kind=kind.name, api_version=kind.api_version, metadata=_kept(item.metadata)
         )
     return lambda item: msgspec.structs.replace(item, metadata=_kept(item.metadata))
+
+
+class ListMeta(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+    continue_: str = msgspec.field(name="continue", default="")
+
+
+@cache
+def list_decoder(kind: Kind) -> Any:
+    """A decoder for a list of a kind, or one page of it: `metadata` and `items`."""
+    items: Any = list[kind.type] | None  # type: ignore[name-defined]
+    fields = [("metadata", ListMeta, ListMeta()), ("items", items, None)]
+    return msgspec.json.Decoder(msgspec.defstruct(f"{kind.name}List", fields))

@@ -1,6 +1,6 @@
 """Facts as decisions read them: one immutable view over tables of objects, the same for live and for snapshot."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -60,7 +60,7 @@ class Nodes:
 class State(msgspec.Struct, frozen=True, gc=False):
     """All that is known at one moment. A table that is None could not be learned, an empty one is truly empty.
 
-    `complete` says whether all workloads of a namespace are in `workloads`; they are kept for GPU namespaces only.
+    `partial` are the namespaces whose workloads are not all in `workloads`; they are kept for GPU namespaces only.
     """
 
     namespaces: Table[Namespace] | None = None
@@ -71,13 +71,13 @@ class State(msgspec.Struct, frozen=True, gc=False):
     nodes: Nodes | None = None
     workloads: Mapping[str, Table[SeenWorkload] | None] = {}
     pods: Table[Pod] | None = None
-    complete: Callable[[str], bool] | None = None
+    partial: frozenset[str] = frozenset()
 
 
 class View:
     """Implements `webhook.decision.facts.Facts` over one State.
 
-    `only` is the namespace whose quotas, workloads and pods a fresh read brought: those of others are as old as ever.
+    `only` is the namespace whose quotas, workloads and pods a fresh read brought; those of others it does not know.
     """
 
     __slots__ = ("_lookup", "_notes", "_now", "_only", "_state", "is_fresh")
@@ -138,7 +138,7 @@ class View:
         return None if table is None else table.group(namespace)
 
     def workloads(self, namespace: str) -> tuple[SeenWorkload, ...] | None:
-        if self._state.complete is not None and self._only != namespace and not self._state.complete(namespace):
+        if namespace in self._state.partial or self._is_elsewhere(namespace):
             return None
         tables = [self._state.workloads.get(kind.name) for kind in WORKLOADS]
         if any(table is None for table in tables):
@@ -146,13 +146,16 @@ class View:
         return tuple(seen for table in tables if table is not None for seen in table.group(namespace))
 
     def pods(self, namespace: str) -> tuple[Pod, ...] | None:
-        if self._state.pods is None or (self._only is not None and self._only != namespace):
+        if self._state.pods is None or self._is_elsewhere(namespace):
             return None
         return self._state.pods.group(namespace)
 
     def notes(self, namespace: str) -> tuple[Note, ...]:
         notes = self._notes.get(namespace, ())
         return tuple(note for note in notes if self._now - note.at < LIFETIME) if notes else notes
+
+    def _is_elsewhere(self, namespace: str) -> bool:
+        return self._only is not None and self._only != namespace
 
 
 def workload_key(seen: SeenWorkload) -> tuple[str, str]:
