@@ -83,6 +83,17 @@ def usage(spec: PodSpec) -> dict[str, Quantity]:
     return keys
 
 
+def usage_amounts(spec: PodSpec) -> dict[str, Amount]:
+    """`usage` with the formats in which the pod was written: only Kubernetes' own messages and status need them."""
+    keys = {"pods": Amount(1), "count/pods": Amount(1)}
+    for resource, amount in request_amounts(spec).items():
+        keys.update(dict.fromkeys(_request_keys(resource), amount))
+    for resource, amount in limit_amounts(spec).items():
+        if resource in _LIMIT_KEYS:
+            keys[_LIMIT_KEYS[resource]] = amount
+    return keys
+
+
 def spec_use(spec: PodSpec, priority_class: str | None = None) -> PodUse:
     """The use of a pod that would be made from `spec`; `priority_class` replaces the spec's (P16)."""
     amounts = usage(spec)
@@ -328,6 +339,21 @@ def _more(quota: ResourceQuota, new: Demand, old: Demand | None) -> dict[str, Qu
     return more
 
 
+def charge(quota: ResourceQuota, spec: PodSpec, priority_class: str | None = None) -> ResourceQuota:
+    """The quota after admission of one pod with this spec: `status.used` raised, spelled as the API server does (Q21).
+
+    For a quota that matches the pod and has room (see `check`); one that does not match comes back as it is.
+    """
+    if not matches(quota, spec_use(spec, priority_class)):
+        return quota
+    amounts = usage_amounts(spec)
+    used = {
+        key: str(parse_amount(before) + amounts[key]) if key in amounts and key in (quota.status.hard or ()) else before
+        for key, before in (quota.status.used or {}).items()
+    }
+    return msgspec.structs.replace(quota, status=msgspec.structs.replace(quota.status, used=used))
+
+
 def must_specify(quota: ResourceQuota, spec: PodSpec) -> dict[str, tuple[str, ...]]:
     """Containers that lack a compute resource which this quota limits: quota key -> sorted names (Q17, Q18).
 
@@ -392,7 +418,7 @@ def _exceeded(
         return _unknown(quota)
     if not failing:
         return None
-    written = _amounts(spec) if spec is not None else {}
+    written = usage_amounts(spec) if spec is not None else {}
     keys = {}
     for key in sorted(failing):
         like = written.get(key)
@@ -407,14 +433,3 @@ def _spelled(value: Quantity, key: str, like: Amount | None) -> str:
     if like is not None:
         return str(Amount(value, like.format))
     return canonical(value, "1Gi" if counts_bytes(key) else "1")
-
-
-def _amounts(spec: PodSpec) -> dict[str, Amount]:
-    """`usage` with formats: only messages need them."""
-    keys: dict[str, Amount] = {}
-    for resource, amount in request_amounts(spec).items():
-        keys.update(dict.fromkeys(_request_keys(resource), amount))
-    for resource, amount in limit_amounts(spec).items():
-        if resource in _LIMIT_KEYS:
-            keys[_LIMIT_KEYS[resource]] = amount
-    return keys
