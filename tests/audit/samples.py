@@ -112,10 +112,10 @@ def body(
 
 
 def write_stream(
-    directory: Path, count: int, *, segment_bytes: int = 1 << 20, closed: bool = True, **options: Any
+    directory: Path, count: int, *, host: str = "pod", segment_bytes: int = 1 << 20, closed: bool = True, **options: Any
 ) -> str:
     """A stream of so many records; its name. Not closed: as if the process had been killed."""
-    ledger = Ledger(directory, host="pod", segment_bytes=segment_bytes, **options)
+    ledger = Ledger(directory, host=host, segment_bytes=segment_bytes, **options)
     for number in range(1, count + 1):
         assert ledger.append(body(number, "deny" if number % 5 == 0 else "allow"))
     if closed:
