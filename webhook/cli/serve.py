@@ -9,7 +9,7 @@ import click
 if TYPE_CHECKING:  # everything heavy is imported when the command runs, so that --help is quick
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from webhook.server.process import OpenSource, Source
+    from webhook.server.process import OpenSource
 
 POD_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 NAMESPACE_LABEL = "gpu.platform/team"
@@ -111,7 +111,7 @@ def command(
         raise StartError(str(error)) from error
     host, port, *_ = listener.getsockname()
     click.echo(f"gpu-webhook: listening on https://{f'[{host}]' if ':' in host else host}:{port}", err=True)
-    application.Application(application.settings(listener, certificate, threads), Process(options)).run()
+    application.serve(application.settings(listener, certificate, threads), Process(options))
 
 
 def _log_to_stderr() -> None:

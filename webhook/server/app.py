@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from flask import Flask, Response, request
+from prometheus_client import CONTENT_TYPE_LATEST
 from werkzeug.exceptions import HTTPException
 
 from webhook.audit import record
@@ -77,7 +78,7 @@ def create_app(
         return Response(body, status=status, mimetype=_JSON)
 
     def measured() -> Response:
-        return Response(metrics.render(), mimetype="text/plain; version=1.0.0; charset=utf-8")
+        return Response(metrics.render(), content_type=CONTENT_TYPE_LATEST)
 
     for path, view, method in (
         ("/mutate", mutate, "POST"),

@@ -96,3 +96,8 @@ def listen(address: str) -> socket.socket:
         )
     except OSError as error:
         raise BindError(f"{address}: cannot listen there: {error.strerror or error}") from error
+
+
+def serve(settings: Mapping[str, Any], served: Served) -> None:
+    """Run until SIGTERM; ends the process (SystemExit)."""
+    Application(settings, served).run()
