@@ -83,7 +83,7 @@ def _class_conflict(path: str, own: Placement, context: Context) -> Note | None:
     allowed = (rule.priority_class_name, *rule.allowed_priority_classes)
     if chosen in allowed:
         return None
-    listed = ", ".join(allowed)
+    listed = context.say("or").join(allowed)
     return Note(
         "PriorityConflict",
         context.say("class_conflict", wants=chosen, allowed=listed),
@@ -122,8 +122,8 @@ def _pool_conflict(spec: PodSpec, path: str, own: Placement, context: Context) -
         return None
     if placement.pool_possible(spec.node_selector, own, context.pool_label, pools, context.labels_of):
         return None
-    allowed = ", ".join(pools)
-    field, wants = _pool_wish(spec, path, own, context.pool_label, pools)
+    allowed = context.say("or").join(pools)
+    field, wants = _pool_wish(spec, path, own, context)
     if wants is None:
         return _pinned_conflict(field, own, allowed, context)
     fix = context.say("pool_conflict_fix", label=context.pool_label, field=field, allowed=allowed)
@@ -131,14 +131,15 @@ def _pool_conflict(spec: PodSpec, path: str, own: Placement, context: Context) -
     return Note("PoolConflict", headline, rows=(("field", field), ("fix", fix)))
 
 
-def _pool_wish(spec: PodSpec, path: str, own: Placement, label: str, pools: Sequence[str]) -> tuple[str, str | None]:
+def _pool_wish(spec: PodSpec, path: str, own: Placement, context: Context) -> tuple[str, str | None]:
     """Where the user names a pool, and what they say there; None if only node names exclude the pools."""
+    label, pools = context.pool_label, context.rule.pools or ()
     selected = (spec.node_selector or {}).get(label)
     if selected is not None and selected not in pools:
         return f"{path}.nodeSelector", f"{label}={selected}"
     terms = [_term_wish(term.match_expressions or (), label) for term in own.terms or ()]
     wishes = [wish for wish in terms if wish]
-    wish = " or ".join(dict.fromkeys(wishes)) or None
+    wish = context.say("or").join(dict.fromkeys(wishes)) or None
     if wish is not None and selected is not None:
         wish = f"{label}={selected} and {wish}"
     return f"{path}.affinity.nodeAffinity", wish
@@ -176,7 +177,7 @@ def node_name_problem(node: str, labels: Mapping[str, str], context: Context) ->
     pool = labels.get(context.pool_label)
     if not pools or pool in pools:
         return None
-    allowed = ", ".join(pools)
+    allowed = context.say("or").join(pools)
     return Note(
         "NodeNameOutsidePool",
         context.say("node_outside", node=node, pool=pool_text(pool, context), allowed=allowed),

@@ -356,13 +356,21 @@ class _Judgement:
         """In /validate a CREATE that would still be patched lacks its placement: our mutating half was skipped."""
         if self.request.phase != "validate":
             return
-        if self.patch and self.request.operation == "CREATE" and self.mode != "audit":
-            missing = ", ".join(dict.fromkeys(each.path.rpartition("/")[2].replace("~1", "/") for each in self.patch))
+        if self.patch and self.request.operation == "CREATE" and self.mode != "audit" and not self.notes.denials:
+            missing = ", ".join(dict.fromkeys(self._missing(each.path) for each in self.patch))
             headline = self._say("not_placed", namespace=self.request.namespace, rule=rule.name, missing=missing)
             denies = self.policy.spec.on_unplaced == "deny" and not controlled
             rows = (("fix", self._say("not_placed_fix")),)
             self.notes.add("NotPlaced", headline, "deny" if denies else "warn", rows)
         self.patch = []
+
+    def _missing(self, path: str) -> str:
+        """What an operation of the patch stands for, in words of the manifest."""
+        if "/affinity" in path:
+            return self._say("missing_pool", label=self.policy.spec.pool_label)
+        if "/annotations" in path:
+            return self._say("missing_note")
+        return "tolerations" if "/tolerations" in path else "priorityClassName"
 
     def _keep_record(self, new: Subject, old: Subject) -> None:
         """Our record stays as it was, whatever a client made of it."""
@@ -461,7 +469,7 @@ class _Judgement:
             would=would,
             rule=self.rule.name if self.rule else None,
             mode=self.mode,
-            findings=self.notes.findings,
+            findings=self.notes.findings_of(enforced),
             warnings=wording.warnings(self.notes, self.mode, verdict),
             patch=patch if verdict == "patch" else (),
             message=message,

@@ -71,6 +71,12 @@ class Notes:
     def denials(self) -> list[Note]:
         return [each for each in self.items if each.level == "deny"]
 
+    def findings_of(self, verdict: str) -> tuple[Finding, ...]:
+        """The findings of a decision: a refusal injects nothing, whatever it would have added."""
+        if verdict != "deny":
+            return self.findings
+        return tuple(each for each in self.findings if not each.code.endswith("Injected"))
+
     @property
     def findings(self) -> tuple[Finding, ...]:
         return tuple(Finding(each.code, each.headline) for each in self.items)

@@ -82,7 +82,7 @@ def with_pools(placement: Placement, label: str, pools: Sequence[str]) -> Placem
         return msgspec.structs.replace(placement, terms=(NodeSelectorTerm((wanted,)),))
     terms = tuple(
         term
-        if is_empty(term) or demands(term, wanted)
+        if node_affinity.is_empty(term) or demands(term, wanted)
         else NodeSelectorTerm((*(term.match_expressions or ()), wanted), term.match_fields)
         for term in placement.terms
     )
@@ -102,11 +102,6 @@ def without_pools(placement: Placement, label: str, pools: Sequence[str]) -> Pla
     return msgspec.structs.replace(placement, terms=tuple(terms) or None)
 
 
-def is_empty(term: NodeSelectorTerm) -> bool:
-    """An empty term matches no node (N2)."""
-    return not term.match_expressions and not term.match_fields
-
-
 def pool_possible(
     node_selector: Mapping[str, str] | None,
     placement: Placement,
@@ -122,7 +117,11 @@ def pool_possible(
     """
     pinned = (node_selector or {}).get(label)
     candidates = [pool for pool in pools if pinned is None or pool == pinned]
-    live = [term for term in placement.terms or () if not is_empty(term)]
+    live = [
+        term
+        for term in placement.terms or ()
+        if not node_affinity.is_empty(term) and not node_affinity.term_problem(term)
+    ]
     if not live:
         return bool(candidates)
     return any(_term_allows(term, label, pool, labels_of) for term in live for pool in candidates)

@@ -10,13 +10,15 @@ from webhook.decision.injected import Injected
 from webhook.decision.request import Request, TemplateChange
 from webhook.k8s.objects import PodSpec
 
+_NULL = msgspec.Raw(b"null")
+
 
 class _RawTemplateHolder(msgspec.Struct):
-    template: msgspec.Raw | None = None
+    template: msgspec.Raw = _NULL
 
 
 class _RawSpec(msgspec.Struct, rename="camel"):
-    template: msgspec.Raw | None = None
+    template: msgspec.Raw = _NULL
     job_template: "_RawJobTemplate | None" = None
 
 
@@ -60,8 +62,8 @@ def _template(raw: bytes | None) -> bytes:
     if spec is None:
         return b"null"
     if spec.job_template is not None and spec.job_template.spec is not None:
-        return bytes(spec.job_template.spec.template or b"null")
-    return bytes(spec.template or b"null")
+        return bytes(spec.job_template.spec.template)
+    return bytes(spec.template)
 
 
 def _tree(raw: bytes) -> Any:

@@ -183,7 +183,7 @@ def _fix(code: str, worst: Shortage, kind: str, tell: Say) -> str:
 
 
 def _smaller(worst: Shortage, available: Quantity, kind: str, tell: Say) -> str:
-    """What would fit into `available`: fewer pods of this size if at least one does, else smaller pods; "" if nothing."""
+    """What would fit into `available`: fewer pods of this size, else smaller pods; "" if nothing."""
     fits = int(available // worst.each)
     if kind != "Pod" and fits >= 1 and worst.pods > 1:
         return tell("fix_replicas", replicas=_pods(min(fits, worst.pods), kind, tell))
