@@ -44,8 +44,7 @@ def reflecting(fake: FakeApi, kind: Kind = kinds.NAMESPACE, backoff: Backoff | N
     try:
         yield reflector, sink
     finally:
-        reflector.ask_to_stop()
-        reflector.join()
+        reflector.stop()
         assert not reflector._thread.is_alive()
 
 
@@ -86,8 +85,7 @@ def test_items_of_a_list_get_the_kind_that_the_api_leaves_out(fake: FakeApi) -> 
     reflector = Reflector(fake.api(), kinds.WORKLOAD_KINDS["Deployment"], Sink(), backoff=quick_backoff())
     reflector.start()
     assert reflector.settled.wait(5)
-    reflector.ask_to_stop()
-    reflector.join()
+    reflector.stop()
     assert [(item.kind, item.api_version) for item in seen] == [("Deployment", "apps/v1")]
 
 
@@ -229,8 +227,7 @@ def test_stopping_interrupts_a_silent_watch(fake: FakeApi) -> None:
     with reflecting(fake) as (reflector, _):
         eventually(lambda: fake.count(PATH, watch="true") == 1)
         began = time.monotonic()
-        reflector.ask_to_stop()
-        reflector.join()
+        reflector.stop()
         assert time.monotonic() - began < 1
 
 
@@ -266,7 +263,6 @@ def test_an_exception_in_the_sink_does_not_end_the_thread(fake: FakeApi) -> None
     reflector = Reflector(fake.api(), kinds.NAMESPACE, sink, backoff=quick_backoff())
     reflector.start()
     assert reflector.settled.wait(5)
-    reflector.ask_to_stop()
-    reflector.join()
+    reflector.stop()
     assert failed.is_set()
     assert sink.lists == [[]]

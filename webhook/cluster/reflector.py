@@ -124,6 +124,11 @@ class Reflector:
         self._stopping = True
         self._interrupt()
 
+    def stop(self, timeout: float = 2.0) -> None:
+        """End the thread, and wait for that."""
+        self.ask_to_stop()
+        self.join(timeout)
+
     def join(self, timeout: float = 2.0) -> None:
         if self._thread.is_alive():
             self._thread.join(timeout)
