@@ -26,7 +26,7 @@ class Context:
     labels_of: NodeLookup
     class_chosen: bool | None
 
-    def say(self, key: str, **values: object) -> str:
+    def say(self, key: str, /, **values: object) -> str:
         return say(self.language, f"decision.{key}", namespace=self.namespace, rule=self.rule.name, **values)
 
 

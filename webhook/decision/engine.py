@@ -107,7 +107,7 @@ def _is_untouched(request: Request, policy: Policy, row: WorkloadKind, notes: No
     return row.kind == "ReplicaSet" and workloads.is_deployment_controller(request.user.name)
 
 
-def _say(policy: Policy, key: str, **values: object) -> str:
+def _say(policy: Policy, key: str, /, **values: object) -> str:
     return say(policy.spec.language, f"decision.{key}", **values)
 
 
@@ -452,7 +452,7 @@ class _Judgement:
         headline = self._say("parent_unknown", kind=kind, name=self.request.name)
         self.notes.add("ScaleParentUnknown", headline, "warn")
 
-    def _say(self, key: str, **values: object) -> str:
+    def _say(self, key: str, /, **values: object) -> str:
         return _say(self.policy, key, **values)
 
     # -- the verdict --

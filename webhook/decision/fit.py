@@ -422,7 +422,7 @@ class _Check:
                     self.notes.add("QuotaFreeing", text, "warn")
                     return
 
-    def _say(self, key: str, **values: object) -> str:
+    def _say(self, key: str, /, **values: object) -> str:
         base = {"namespace": self.request.namespace, "rule": self.rule.name, **values}
         return say(self.language, f"decision.{key}", **base)
 

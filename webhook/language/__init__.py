@@ -8,7 +8,7 @@ from typing import Any, Literal
 Language = Literal["en", "zh"]
 
 
-def say(language: Language, key: str, **values: Any) -> str:
+def say(language: Language, key: str, /, **values: Any) -> str:
     """The message `key` ("section.name") with its `{placeholders}` filled in.
 
     Raises KeyError for a key that no catalogue has; tests compare the keys and placeholders of all catalogues.
