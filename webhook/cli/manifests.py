@@ -112,7 +112,7 @@ def _deny_unplaced(text: str) -> str:
         return text
     changed, found = re.subn(r"(?m)^  onUnplaced:.*$", "  onUnplaced: deny", text)
     if not found:
-        changed = re.sub(r"(?m)^spec:[ \t]*$", "spec:\n  onUnplaced: deny", text, count=1)
+        changed = re.sub(r"(?m)^spec:[ \t]*(#.*)?$", r"\g<0>\n  onUnplaced: deny", text, count=1)
     if list(yaml.safe_load_all(changed)) != wanted:
         raise click.ClickException("cannot add it to the policy by itself: write `onUnplaced: deny` under `spec:`")
     return changed
