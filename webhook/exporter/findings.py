@@ -7,7 +7,7 @@ from webhook.exporter.gpu_pods import TEAM_LABEL, CountedPod
 from webhook.exporter.quotas import ineffective_keys, is_computed
 from webhook.exporter.view import ClusterView
 from webhook.exporter.wording import both
-from webhook.policy.active import NEVER_JUDGED, Policy
+from webhook.policy.active import Policy
 
 
 def findings_of(view: ClusterView, policy: Policy) -> list[dict[str, Any]]:
@@ -63,7 +63,7 @@ def outside_policy(pods: Sequence[CountedPod], view: ClusterView, policy: Policy
     found = []
     for pod in pods:
         labels = view.labels.get(pod.namespace, {})
-        if pod.wants_gpu and pod.namespace not in NEVER_JUDGED and not policy.covers_namespace(labels):
+        if pod.wants_gpu and pod.namespace not in policy.never_judged and not policy.covers_namespace(labels):
             gpus = {name: str(amount) for name, amount in sorted(pod.gpus.items())}
             created = pod.pod.metadata.creation_timestamp or ""
             found.append({"namespace": pod.namespace, "pod": pod.name, "gpus": gpus, "node": pod.node, "since": created})

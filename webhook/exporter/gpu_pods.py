@@ -43,9 +43,32 @@ class CountedPod:
 
 def counted_pods(view: ClusterView, policy: Policy) -> list[CountedPod]:
     """All pods of the cluster that are not finished, in the order of namespace and name."""
-    nodes = {node.metadata.name: node.metadata.labels or {} for node in view.nodes}
+    nodes = _Nodes(view)
     found = [_counted(pod, view, policy, nodes) for pod in view.pods if not is_finished(pod)]
     return sorted(found, key=lambda one: (one.namespace, one.name))
+
+
+class _Nodes:
+    """Labels of the node that a pod has, or of those that it could get as far as they agree."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._labels = {node.metadata.name: node.metadata.labels or {} for node in view.nodes}
+        self._types: dict[tuple[tuple[str, str], ...], str] = {}
+
+    def of(self, spec: PodSpec) -> Mapping[str, str]:
+        if spec.node_name:
+            return self._labels.get(spec.node_name, {})
+        labels = demanded_labels(spec)
+        kind = self._only_type(tuple(sorted(labels.items())))
+        return {PRODUCT_LABELS[0]: kind, **labels} if kind else labels
+
+    def _only_type(self, wanted: tuple[tuple[str, str], ...]) -> str:
+        """The GPU type of all nodes with these labels; "" if they differ or nothing is wanted."""
+        if wanted and wanted not in self._types:
+            fitting = (labels for labels in self._labels.values() if all(labels.get(k) == v for k, v in wanted))
+            kinds = {gpu_type(labels) for labels in fitting}
+            self._types[wanted] = kinds.pop() if len(kinds) == 1 else ""
+        return self._types.get(wanted, "")
 
 
 def is_finished(pod: Pod) -> bool:
@@ -53,7 +76,7 @@ def is_finished(pod: Pod) -> bool:
     return pod.status is not None and pod.status.phase in FINISHED
 
 
-def _counted(pod: Pod, view: ClusterView, policy: Policy, nodes: Mapping[str, Mapping[str, str]]) -> CountedPod:
+def _counted(pod: Pod, view: ClusterView, policy: Policy, nodes: _Nodes) -> CountedPod:
     spec = pod.spec or PodSpec()
     requests = pod_requests(spec)
     node = spec.node_name or ""
@@ -65,7 +88,7 @@ def _counted(pod: Pod, view: ClusterView, policy: Policy, nodes: Mapping[str, Ma
         requests=requests,
         gpus={name: amount for name, amount in requests.items() if amount and policy.is_gpu(name)},
         node=node,
-        node_labels=nodes.get(node, {}) if node else demanded_labels(spec),
+        node_labels=nodes.of(spec),
     )
 
 

@@ -6,13 +6,15 @@ from typing import Any
 from webhook.exporter.decisions import Tally
 from webhook.exporter.gpu_pods import TEAM_LABEL, CountedPod
 from webhook.exporter.view import ClusterView
-from webhook.policy.active import NEVER_JUDGED
+from webhook.policy.active import Policy
 
 LIMIT = 500  # pods that are listed; the number of all is given beside the list
 MIRROR = "kubernetes.io/config.mirror"
 
 
-def missing_records(pods: Sequence[CountedPod], view: ClusterView, tally: Tally, has_audit: bool) -> dict[str, Any]:
+def missing_records(
+    pods: Sequence[CountedPod], view: ClusterView, policy: Policy, tally: Tally, has_audit: bool
+) -> dict[str, Any]:
     """Pods without a record, and the interval in which they were created.
 
     Pods that are older than the first record we ever read were not expected to have one: they are counted apart, as
@@ -22,7 +24,7 @@ def missing_records(pods: Sequence[CountedPod], view: ClusterView, tally: Tally,
         return {"checked": False, "count": 0, "beforeFirstRecord": 0, "from": None, "to": None, "pods": []}
     found, before = [], 0
     for pod in pods:
-        if not _is_reviewed(pod, view) or f"{pod.namespace}/{pod.name}" in tally.pods:
+        if not _is_reviewed(pod, view, policy) or f"{pod.namespace}/{pod.name}" in tally.pods:
             continue
         created = pod.pod.metadata.creation_timestamp or ""
         if tally.first_time and created < tally.first_time[: len("2026-12-01T08:15:30")]:
@@ -43,8 +45,8 @@ def missing_records(pods: Sequence[CountedPod], view: ClusterView, tally: Tally,
     }
 
 
-def _is_reviewed(pod: CountedPod, view: ClusterView) -> bool:
+def _is_reviewed(pod: CountedPod, view: ClusterView, policy: Policy) -> bool:
     """Whether the registration (DESIGN 5.7) sends this pod's CREATE to us; static pods never pass admission."""
     labels = view.labels.get(pod.namespace, {})
     annotations = pod.pod.metadata.annotations or {}
-    return TEAM_LABEL in labels and pod.namespace not in NEVER_JUDGED and MIRROR not in annotations
+    return TEAM_LABEL in labels and pod.namespace not in policy.never_judged and MIRROR not in annotations

@@ -77,7 +77,7 @@ def status_of(view: ClusterView, state: PolicyState, observed: Observed, now: da
         "nodes": [_node(node, policy) for node in sorted(view.nodes, key=lambda node: node.metadata.name)],
         "events": _events(view.events),
         "schemaVersion": SCHEMA_VERSION,
-        "decisions": _decisions(observed, view, pods, now),
+        "decisions": _decisions(observed, view, pods, policy, now),
         "cost": costs.document,
         "gates": gates_of(view, pods, observed.tally, observed.events, owners, stuck_since),
         "history": dict(observed.history),
@@ -213,7 +213,9 @@ def _event(event: Event) -> dict[str, Any]:
 # -- decisions and policy -----------------------------------------------------------------------------------------------
 
 
-def _decisions(observed: Observed, view: ClusterView, pods: Sequence[CountedPod], now: datetime) -> dict[str, Any]:
+def _decisions(
+    observed: Observed, view: ClusterView, pods: Sequence[CountedPod], policy: Policy, now: datetime
+) -> dict[str, Any]:
     tally = observed.tally
     minute = int(now.timestamp()) // 60
     midnight = minute - minute % 1440
@@ -235,7 +237,7 @@ def _decisions(observed: Observed, view: ClusterView, pods: Sequence[CountedPod]
         "refusedUsers": _top({name: count for name, count in tally.refused_users.items()}),
         "refusedWorkloads": _refused_workloads(tally),
         "recent": tally.recent(),
-        "missing": missing_records(pods, view, tally, observed.has_audit),
+        "missing": missing_records(pods, view, policy, tally, observed.has_audit),
     }
 
 
