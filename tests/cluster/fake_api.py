@@ -28,6 +28,11 @@ def quick_backoff() -> Backoff:
     return Backoff(base=0.01, cap=0.05)
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128  # all watches connect at once; a full queue would cost them a second
+
+
 class FakeApi:
     """Objects by kind, changed with `put` and `delete`; requests are recorded as (method, path, query).
 
@@ -45,8 +50,7 @@ class FakeApi:
         self.changed = threading.Condition()
         self.log: list[tuple[int, str, str, Object]] = []
         self.closing = False
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), lambda *args: Handler(self, *args))
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), lambda *args: Handler(self, *args))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
 
     @property
