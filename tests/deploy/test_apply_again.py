@@ -12,7 +12,7 @@ CONFIGURATIONS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguratio
 
 
 def applied(before: Any, live: Any, new: Any) -> Any:
-    """What is stored after applying `new`: what `before` had and `new` lacks goes, what `new` has is set, the rest stays.
+    """What is stored: what `before` had and `new` lacks goes, what `new` has is set, the rest stays.
 
     `before` is what the same hand applied last: kubectl keeps it in an annotation (client side), the API server as the
     fields that the manager owns (server side). Named objects in lists (webhooks) merge by name, other lists are whole.

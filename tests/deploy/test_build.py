@@ -2,15 +2,19 @@
 
 import functools
 import json
+import os
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from kubernetes_validate.utils import ValidationError, latest_version, validate
 
-from tests.deploy.conftest import DEPLOY, Objects
+from tests.deploy.conftest import DEPLOY, Objects, kustomize, one
+from webhook.cli.main import main
 
 CUSTOM = {
     ("cert-manager.io/v1", "Certificate"),
@@ -92,3 +96,55 @@ def test_no_two_objects_share_a_name(build: Callable[[str], Objects], folder: st
         for item in build(folder)
     ]
     assert len(set(keys)) == len(keys)
+
+
+def test_an_overlay_with_a_policy_of_its_own_as_the_docs_show_it(_kubectl: None, tmp_path: Path) -> None:
+    """Exactly one policy is mounted, and the registration is the one generated from it."""
+    policies = tmp_path / "policies"
+    policies.mkdir()
+    text = (
+        "apiVersion: gpu.platform/v1\nkind: GpuPolicy\nmetadata: {name: ours}\n"
+        "spec:\n  onUnplaced: deny\n  rules: []\n  workloads: [Pod, Job]\n  trustedControllers: [operator]\n"
+    )
+    (policies / "ours.yaml").write_text(text)
+    made = CliRunner().invoke(main, ["manifests", "--policy", str(policies), "--fail-closed"])
+    (tmp_path / "registration.yaml").write_text(made.stdout)
+    kustomization = {
+        "resources": [os.path.relpath(DEPLOY / "base", tmp_path)],
+        "components": [os.path.relpath(DEPLOY / "components/self-signed", tmp_path)],
+        "patches": [{"path": "registration.yaml"}],
+        "configMapGenerator": [
+            {
+                "name": "gpu-webhook-policy",
+                "namespace": "gpu-webhook",
+                "behavior": "replace",
+                "files": ["policies/ours.yaml"],
+            }
+        ],
+        "generatorOptions": {"disableNameSuffixHash": True},
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    objects = kustomize(tmp_path)
+    assert_valid(objects)
+    assert one(objects, "ConfigMap", "gpu-webhook-policy")["data"] == {"ours.yaml": text}
+    for expected in yaml.safe_load_all(made.stdout):
+        built = one(objects, expected["kind"], "gpu-webhook")
+        assert _by_name(built["webhooks"]) == _by_name(expected["webhooks"])
+
+
+def test_fail_closed_is_what_the_generator_says(combine: Callable[..., Objects]) -> None:
+    file = DEPLOY / "components/fail-closed/webhook-configurations.yaml"
+    for expected in yaml.safe_load_all(file.read_text()):
+        built = one(combine("fail-closed"), expected["kind"], "gpu-webhook")
+        assert _by_name(built["webhooks"]) == _by_name(expected["webhooks"])
+
+
+def _by_name(webhooks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Merging may reorder entries and conditions, which are all ANDed."""
+    return {
+        webhook["name"]: {
+            **webhook,
+            "matchConditions": sorted(webhook["matchConditions"], key=lambda condition: str(condition["name"])),
+        }
+        for webhook in webhooks
+    }
