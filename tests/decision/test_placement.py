@@ -25,7 +25,7 @@ from tests.decision.build import (
     terms,
     workload,
 )
-from tests.oracle import affinity as oracle
+from tests.oracle import evaluator as oracle
 from webhook.decision.engine import decide
 from webhook.decision.placement import REQUIRED
 from webhook.decision.result import Decision
@@ -39,10 +39,8 @@ def judge(obj: Json, **options: Any) -> Decision:
 
 def allowed(obj: Json, nodes: list[Json] = NODES) -> set[str]:
     """Nodes that the independent evaluator lets the object's pods run on."""
-    spec = pod_spec(obj)
-    return {
-        n["metadata"]["name"] for n in nodes if oracle.matches(spec, n["metadata"]["name"], n["metadata"]["labels"])
-    }
+    labels = {n["metadata"]["name"]: n["metadata"]["labels"] for n in nodes}
+    return oracle.allowed_nodes(pod_spec(obj), labels)
 
 
 def placed_on(obj: Json, **options: Any) -> set[str]:

@@ -169,6 +169,7 @@ class _Judgement:
         elif self._exempted(new, controlled):
             return
         fit.note_resources(ask, self.notes, self.policy.spec.language)
+        fit.note_claims(ask, self.facts.quotas(self.request.namespace), self.notes, self.policy.spec.language)
         placed = fit.Placed(self._class_of_pods(new) or "", self.change == "changed")
         self.stale = fit.check(ask, placed, self.request, rule, self.policy, self.facts, self.notes)
 

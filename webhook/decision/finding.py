@@ -41,6 +41,7 @@ CODES = (
     "ResourceUnusable",
     "FactsUnknown",
     "NoRoomNow",
+    "InternalError",
 )
 """Never renamed; new ones are added to the table in docs/policy.md."""
 

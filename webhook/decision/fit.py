@@ -109,6 +109,19 @@ class Placed:
     rolls: bool
 
 
+def note_claims(ask: Ask, quotas: Sequence[ResourceQuota] | None, notes: Notes, language: Language) -> None:
+    """Devices asked for through claims are in no sum of ours: never a silent 0 (R15, Q25, B43)."""
+    if not ask.spec.resource_claims:
+        return
+    for each in quotas or ():
+        keys = [key for key in each.spec.hard or {} if ".deviceclass.resource." in key or "resourceclaims" in key]
+        if keys:
+            values = {"quota": each.metadata.name, "keys": ", ".join(sorted(keys))}
+            notes.add("ClaimsNotCounted", say(language, "decision.claims", **values), "warn")
+            return
+    notes.add("ClaimsNotCounted", say(language, "decision.claims_note"))
+
+
 # -- the check --------------------------------------------------------------------------------------------------------
 
 
@@ -395,18 +408,6 @@ class _Check:
                 effective = ", ".join(dict.fromkeys(map(quota.effective_key, dead)))
                 values = {"quota": each.metadata.name, "keys": ", ".join(dead), "effective": effective}
                 self.notes.add("QuotaKeyIneffective", self._say("quota_ineffective", **values))
-        if self.ask.subject.spec.resource_claims:
-            self._note_claims(quotas)
-
-    def _note_claims(self, quotas: Sequence[ResourceQuota]) -> None:
-        """Devices asked for through claims are not in any sum of ours: never a silent 0 (R15, Q25, B43)."""
-        for each in quotas:
-            keys = [key for key in each.spec.hard or {} if ".deviceclass.resource." in key or "resourceclaims" in key]
-            if keys:
-                text = self._say("claims", quota=each.metadata.name, keys=", ".join(sorted(keys)))
-                self.notes.add("ClaimsNotCounted", text, "warn")
-                return
-        self.notes.add("ClaimsNotCounted", self._say("claims_note"))
 
     def _note_freeing(
         self, asking: Sequence[tuple[ResourceQuota, Mapping[str, Quantity]]], taken: Mapping[str, "_Taken"]

@@ -90,7 +90,11 @@ def with_pools(placement: Placement, label: str, pools: Sequence[str]) -> Placem
 
 
 def without_pools(placement: Placement, label: str, pools: Sequence[str]) -> Placement:
-    """Take an injected pool requirement away again, with the term or affinity that held nothing else (DESIGN 5.7)."""
+    """Take an injected pool requirement away again, with the affinity that held nothing else (DESIGN 5.7).
+
+    We make a term of our own only where there was none; among several terms, one that is the requirement and nothing
+    else was the user's before us (B16), and stays.
+    """
     injected = requirement(label, pools)
     if placement.terms is None or not any(demands(term, injected) for term in placement.terms):
         return placement
@@ -99,6 +103,8 @@ def without_pools(placement: Placement, label: str, pools: Sequence[str]) -> Pla
         kept = tuple(each for each in term.match_expressions or () if not _equal(each, injected))
         if kept or term.match_fields or not term.match_expressions:
             terms.append(NodeSelectorTerm(kept or None, term.match_fields))
+        elif len(placement.terms) > 1:
+            terms.append(term)
     return msgspec.structs.replace(placement, terms=tuple(terms) or None)
 
 
