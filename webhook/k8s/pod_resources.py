@@ -157,8 +157,7 @@ def _effective(
         one = _read(amounts(container.resources), read, unusable) if container.resources is not None else {}
         if container.restart_policy == "Always":
             _add(total, one)
-            _add(sidecars, one)
-            _raise(peak, sidecars)
+            _add(sidecars, one)  # their own peak is part of the total already
         else:
             _add(one, sidecars)
             _raise(peak, one)
