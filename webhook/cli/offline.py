@@ -1,0 +1,104 @@
+"""Judging manifests and AdmissionReviews in order against a snapshot: what `review` and `policy test` share."""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+if TYPE_CHECKING:  # everything heavy is imported when a command runs, so that --help is quick
+    from webhook.cluster.snapshot import Snapshot
+    from webhook.decision.request import Phase, Request, User
+    from webhook.decision.result import Decision, PatchOperation
+    from webhook.policy.active import Policy
+
+Manifest = dict[str, Any]
+
+FACTS = frozenset({"Namespace", "ResourceQuota", "LimitRange", "PriorityClass", "Node", "HorizontalPodAutoscaler"})
+"""Kinds that become facts wherever they stand among the inputs, and are not judged."""
+
+
+class Judged(NamedTuple):
+    """One object and its answer. `request` and `decision` are None for a kind that is not judged: it is allowed.
+
+    `stored` is the object with the API's defaults, before our patch.
+    """
+
+    manifest: Manifest
+    stored: Manifest
+    request: "Request | None" = None
+    decision: "Decision | None" = None
+
+    @property
+    def verdict(self) -> str:
+        return self.decision.verdict if self.decision is not None else "allow"
+
+    @property
+    def patched(self) -> Manifest:
+        """The object with our patch: what would be stored if it is not denied."""
+        return apply_patch(self.stored, self.decision.patch if self.decision is not None else ())
+
+
+def apply_patch(manifest: Manifest, patch: "Iterable[PatchOperation]") -> Manifest:
+    """The manifest after a patch; RFC 6902, strictly, as the API server applies it."""
+    import jsonpatch
+    import msgspec
+
+    operations = msgspec.to_builtins(list(patch))
+    if not operations:
+        return manifest
+    return cast(Manifest, jsonpatch.JsonPatch(operations).apply(manifest))
+
+
+def is_fact(manifest: Manifest) -> bool:
+    from webhook.cluster.kinds import kind_of
+
+    kind = kind_of(str(manifest.get("apiVersion") or ""), str(manifest.get("kind")))
+    return kind is not None and kind.name in FACTS
+
+
+def judge_all(
+    manifests: Iterable[Manifest],
+    policy: "Policy",
+    snapshot: "Snapshot",
+    user: "User",
+    now: float,
+    namespace: str = "",
+    phase: "Phase" = "mutate",
+    old: Manifest | None = None,
+) -> Iterator[Judged]:
+    """Judge objects one after another as CREATEs; with `old` the last one is an UPDATE of it.
+
+    Facts among them count for all. An admitted object uses up quota for those after it. AdmissionReviews are judged as
+    they are. Raises `webhook.decision.offline.ManifestError`, `webhook.cluster.snapshot.SnapshotError` and
+    `webhook.server.wire.WireError`.
+    """
+    from webhook.decision.engine import judge
+    from webhook.decision.offline import charges, kind_of, request_of
+
+    every = list(manifests)
+    facts = [each for each in every if is_fact(each)]
+    snapshot = snapshot.with_objects(facts) if facts else snapshot
+    objects = [each for each in every if not is_fact(each)]
+    for number, manifest in enumerate(objects, 1):
+        if manifest.get("kind") == "AdmissionReview":
+            request, stored = _review(manifest, phase, now)
+        elif kind_of(manifest) is None:
+            yield Judged(manifest, manifest)
+            continue
+        else:
+            before = old if number == len(objects) else None
+            request, stored = request_of(
+                manifest, snapshot.current(), user=user, now=now, namespace=namespace, phase=phase, old=before
+            )
+        judged = Judged(manifest, stored, request, judge(request, policy, snapshot))
+        yield judged
+        if judged.verdict != "deny" and request.operation == "CREATE" and manifest.get("kind") != "AdmissionReview":
+            usage = charges(judged.patched, snapshot.current(), request.namespace)
+            snapshot = snapshot.with_usage(request.namespace, usage)
+
+
+def _review(manifest: Manifest, phase: "Phase", now: float) -> "tuple[Request, Manifest]":
+    import msgspec
+
+    from webhook.server.wire import decode
+
+    request = decode(msgspec.json.encode(manifest), phase, now)
+    return request, (manifest.get("request") or {}).get("object") or {}
