@@ -16,7 +16,7 @@ from webhook.server import wire
 
 Json = dict[str, Any]
 
-NOW = 1_796_160_000.0
+NOW = 1_796_155_200.0
 """2026-12-01T20:00:00Z."""
 ALICE = {"username": "alice", "groups": ["system:authenticated"]}
 POOL = "gpu.platform/pool"
