@@ -141,6 +141,16 @@ def test_what_else_is_in_the_secret_stays(api: FakeApi, url: str) -> None:
     assert api.objects[SECRET]["data"]["note"] == "aGk="
 
 
+def test_a_new_authority_on_demand_keeps_the_old_one_trusted(api: FakeApi, url: str) -> None:
+    """The drill of docs/operations.md: somebody deletes `ca.key` from the Secret."""
+    run(url)
+    old, leaf = secret(api, "ca.crt"), secret(api, "tls.crt")
+    del api.objects[SECRET]["data"]["ca.key"]
+    assert run(url).plan.action is Action.NEW_CA
+    assert secret(api, "ca.crt").endswith(old)
+    assert secret(api, "tls.crt") == leaf
+
+
 def test_a_secret_without_keys_is_filled(api: FakeApi, url: str) -> None:
     api.put(SECRET, {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": {"name": "gpu-webhook-tls"}})
     assert run(url).plan.action is Action.NEW_CA

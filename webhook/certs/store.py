@@ -23,7 +23,7 @@ class ConflictError(Exception):
 
 @dataclass(frozen=True)
 class Stored:
-    """The Secret as it was read; `material` is None when a key is missing."""
+    """The Secret as it was read; `material` is None when it holds none of our keys."""
 
     secret: Any
     material: Material | None
@@ -92,7 +92,8 @@ def _data(material: Material) -> dict[str, bytes | str]:
 
 
 def _material(data: Mapping[str, bytes | str]) -> Material | None:
-    if any(not data.get(key) for key in _KEYS):
+    """A part that lacks is empty: rotation mends that part and keeps the rest, above all authorities still trusted."""
+    if not any(data.get(key) for key in _KEYS):
         return None
-    bundle, ca_key, cert, key = (base64.b64decode(data[key]) for key in _KEYS)
+    bundle, ca_key, cert, key = (base64.b64decode(data.get(key) or "") for key in _KEYS)
     return Material(bundle, ca_key, Pair(cert, key))
