@@ -141,7 +141,7 @@ def test_o2_without_managed_fields_nothing_is_known() -> None:
 
 
 def test_o2_on_golden_pods_as_users_sent_them() -> None:
-    known = {}
+    known: dict[str, bool | None] = {}
     for scenario, phase, request in reviews():
         if request["resource"]["resource"] == "pods" and phase == "mutate" and request["operation"] == "CREATE":
             pod = typed(request["object"], Pod)

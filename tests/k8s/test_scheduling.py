@@ -37,7 +37,8 @@ def pod(gpus: Any = "1", **parts: Any) -> PodSpec:
 @pytest.mark.parametrize("case", lines("scheduler-cases/cases.jsonl"), ids=lambda case: case["case"])
 def test_recorded_cluster(case: Any) -> None:
     """Every pod in its turn: the node it got is one of ours, or our sentence is the scheduler's."""
-    nodes, placed = typed(case["nodes"], list[Node]), []
+    nodes = typed(case["nodes"], list[Node])
+    placed: list[Placed] = []
     for step in case["steps"]:
         spec = typed(step["pod"], Pod).spec
         assert spec is not None

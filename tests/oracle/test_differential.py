@@ -198,7 +198,7 @@ def test_edits_leave_exactly_the_allowed_nodes_of_the_pool(pod: Any, random_node
 def _edited(pod: Any, pools: list[str]) -> Any:
     """The pod after what `edits_for` says has to be done."""
     wanted = {"key": "gpu.platform/pool", "operator": "In", "values": pools}
-    edits = node_affinity.edits_for(typed(pod, PodSpec), wanted["key"], pools)
+    edits = node_affinity.edits_for(typed(pod, PodSpec), "gpu.platform/pool", pools)
     if edits.state == "absent":
         affinity = pod.get("affinity") or {}
         required = {"nodeSelectorTerms": [{"matchExpressions": [wanted]}]}

@@ -64,11 +64,10 @@ def parse(value: Any) -> Quantity:
     the caller's matter. Raises QuantityError for booleans, "" and everything else that is no quantity. A lone suffix
     ("Gi"), which apimachinery happens to take for 0, is refused too: it would count silently as nothing.
     """
-    if type(value) is str:
-        return _read(value).value
-    if type(value) is int:
-        return value
-    return _read(_number_text(value)).value
+    try:
+        return _value(value)
+    except TypeError:  # a list or a map cannot even be looked up in the cache
+        raise QuantityError(value) from None
 
 
 def parse_amount(value: Any) -> Amount:
@@ -111,6 +110,13 @@ def _number_text(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         raise QuantityError(value)
     return str(value)
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _value(value: Any) -> Quantity:
+    if type(value) is int:
+        return value
+    return _read(value if type(value) is str else _number_text(value)).value
 
 
 @lru_cache(maxsize=4096)

@@ -39,9 +39,9 @@ _STANDARD_KEYS = frozenset(
     ("pods", "count/pods", *_COMPUTE, *(f"requests.{r}" for r in _COMPUTE), *(f"limits.{r}" for r in _COMPUTE))
 )
 _LIMIT_KEYS = {resource: f"limits.{resource}" for resource in _COMPUTE}
-_MUST_SPECIFY = {  # quota key -> (is it a limit, resource); no other resource has to be named by every container (Q17)
-    **{key: (False, key.removeprefix("requests.")) for key in ("cpu", "memory", "requests.cpu", "requests.memory")},
-    **{key: (True, key.removeprefix("limits.")) for key in ("limits.cpu", "limits.memory")},
+_MUST_SPECIFY = {  # key -> (key, is it a limit, resource); no other resource has to be named by every container (Q17)
+    key: (key, key.startswith("limits."), key.removeprefix("requests.").removeprefix("limits."))
+    for key in ("cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory")
 }
 TERMINAL_PHASES = ("Succeeded", "Failed")
 
@@ -328,15 +328,12 @@ def increase(quota: ResourceQuota, new: Demand, old: Demand | None = None) -> di
 
 def _more(quota: ResourceQuota, new: Demand, old: Demand | None) -> dict[str, Quantity]:
     """`increase` for a quota that matches the new pods."""
-    before = old if old is not None and old.pods > 0 and matches(quota, old.use) else None
-    more: dict[str, Quantity] = {}
-    for key in quota.status.hard or ():
-        amount = new.use.usage.get(key)
-        if amount:
-            amount = amount * new.pods - (before.use.usage.get(key, 0) * before.pods if before is not None else 0)
-            if amount > 0:
-                more[key] = amount
-    return more
+    usage, pods = new.use.usage, new.pods
+    more = {key: usage[key] * pods for key in quota.status.hard or () if usage.get(key)}
+    if old is not None and old.pods > 0 and matches(quota, old.use):
+        before, old_pods = old.use.usage, old.pods
+        more = {key: amount - before.get(key, 0) * old_pods for key, amount in more.items()}
+    return {key: amount for key, amount in more.items() if amount > 0}
 
 
 def charge(quota: ResourceQuota, spec: PodSpec, priority_class: str | None = None) -> ResourceQuota:
@@ -359,7 +356,7 @@ def must_specify(quota: ResourceQuota, spec: PodSpec) -> dict[str, tuple[str, ..
 
     Nothing is missing where the pod has resources of its own.
     """
-    required = [(key, *_MUST_SPECIFY[key]) for key in quota.status.hard or () if key in _MUST_SPECIFY]
+    required = [_MUST_SPECIFY[key] for key in quota.status.hard or () if key in _MUST_SPECIFY]
     if not required or has_pod_level_resources(spec):
         return {}
     missing: dict[str, set[str]] = {}
