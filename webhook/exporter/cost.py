@@ -114,16 +114,16 @@ def attribute(samples: Sequence[GpuSample], pods: Sequence[CountedPod]) -> Attri
             continue
         named = (sample.namespace, sample.pod)
         candidates = [named] if named in room else by_namespace.get(sample.namespace, [])
-        key = next((key for key in candidates if room[key] >= 1), None)
-        if sample.is_slice or key is None:
+        place = next((key for key in candidates if room[key] >= 1), None)
+        if sample.is_slice or place is None:
             result.unattributed += 1
             continue
         value = min(max(sample.value, 0.0), 100.0)
         result.clamped += value != sample.value
-        share = result.shares.setdefault(key, _Share())
+        share = result.shares.setdefault(place, _Share())
         share.known += 1
         share.busy += value / 100
-        room[key] -= 1
+        room[place] -= 1
     return result
 
 

@@ -11,8 +11,8 @@ from webhook.exporter.events import Gate
 
 NAMESPACE_LIMIT = 1_000  # namespaces that are counted by name (B66); the rest is counted as `other`
 KEY_LIMIT = 10_000  # distinct (namespace, rule, phase, verdict) and (namespace, code)
-WORKLOAD_LIMIT = 20_000  # last decisions that events and pods are joined with
-POD_LIMIT = 100_000  # pods that were reviewed
+WORKLOAD_LIMIT = 10_000  # last decisions that events and pods are joined with
+POD_LIMIT = 50_000  # pods that were reviewed
 NAME_LIMIT = 1_000  # refused users and refused workloads that are counted by name
 RECENT_REFUSED = 300  # whole records that the dashboard shows: refusals and exceptions ...
 RECENT_OTHERS = 200  # ... and everything else
@@ -301,8 +301,7 @@ def _bump(table: dict[str, int], key: str, other: str, limit: int = KEY_LIMIT) -
 
 def _touch(table: dict[str, Any], key: str, value: Any, limit: int) -> None:
     """Put at the end; when there are too many, those that were touched least recently go, many at once."""
-    if key in table:
-        del table[key]
+    table.pop(key, None)
     table[key] = value
     if len(table) > limit + limit // 4:
         for old in list(islice(table, len(table) - limit)):

@@ -44,7 +44,8 @@ def _policy_findings(view: ClusterView, policy: Policy) -> Iterable[dict[str, An
         rule = active.rule
         for name in (rule.priority_class_name, *rule.allowed_priority_classes):
             if name and classes and name not in classes:
-                yield _finding("PriorityClassMissing", "", f"rule/{rule.name}", "class-not-in-cluster", rule=rule.name, name=name)
+                values = {"rule": rule.name, "name": name}
+                yield _finding("PriorityClassMissing", "", f"rule/{rule.name}", "class-not-in-cluster", **values)
         for pool in rule.pools or ():
             if view.nodes and pool not in pools:
                 yield _finding("PoolEmpty", "", f"rule/{rule.name}", "pool-without-nodes", rule=rule.name, pool=pool)
@@ -65,6 +66,6 @@ def outside_policy(pods: Sequence[CountedPod], view: ClusterView, policy: Policy
         labels = view.labels.get(pod.namespace, {})
         if pod.wants_gpu and pod.namespace not in policy.never_judged and not policy.covers_namespace(labels):
             gpus = {name: str(amount) for name, amount in sorted(pod.gpus.items())}
-            created = pod.pod.metadata.creation_timestamp or ""
-            found.append({"namespace": pod.namespace, "pod": pod.name, "gpus": gpus, "node": pod.node, "since": created})
+            since = pod.pod.metadata.creation_timestamp or ""
+            found.append({"namespace": pod.namespace, "pod": pod.name, "gpus": gpus, "node": pod.node, "since": since})
     return found

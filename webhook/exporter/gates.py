@@ -5,7 +5,16 @@ from typing import Any
 
 from webhook.exporter.cost import tidy
 from webhook.exporter.decisions import Last, Tally
-from webhook.exporter.events import CREATING, GATES, EventTally, Stop, creation_stop, message_of, scheduling_stop, time_of
+from webhook.exporter.events import (
+    CREATING,
+    GATES,
+    EventTally,
+    Stop,
+    creation_stop,
+    message_of,
+    scheduling_stop,
+    time_of,
+)
 from webhook.exporter.gpu_pods import CountedPod, Owners
 from webhook.exporter.view import ClusterView, Event
 from webhook.exporter.wording import both
@@ -42,6 +51,9 @@ def gates_of(
             "gate": gate,
             "number": number,
             "stuck": len(running) if gate == "running" else len(items[gate]),
+            "pendingPods": sum(
+                item["object"].startswith("pod/") and not item.get("refusedAtApply") for item in items[gate]
+            ),
             "gpus": tidy(sum(_gpus(p) for p in running) if gate == "running" else sum(i["gpus"] for i in items[gate])),
             "occurrences": events.by_gate.get(gate, 0) + refusals.get(gate, 0),
             "events": events.by_gate.get(gate, 0),
@@ -136,7 +148,10 @@ def _refused(view: ClusterView, tally: Tally, since: str) -> Iterable[tuple[str,
         if newest is not None and newest.verdict != "deny" and newest.time > last.time:
             continue
         stop = Stop(last.gate, "refused", {"message": last.message})
-        yield last.gate, {**_item(namespace, f"{kind.lower()}/{name}", stop, last.time, 0.0, last), "refusedAtApply": True}
+        yield (
+            last.gate,
+            {**_item(namespace, f"{kind.lower()}/{name}", stop, last.time, 0.0, last), "refusedAtApply": True},
+        )
 
 
 def _item(namespace: str, what: str, stop: Stop, since: str, gpus: float, last: Last | None) -> dict[str, Any]:

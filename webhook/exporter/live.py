@@ -1,10 +1,7 @@
-"""The exporter's own watch of a cluster: everything a ClusterView holds, kept by the reflectors of `webhook.cluster`."""
+"""The exporter's own watch of a cluster: what a ClusterView holds, kept by the reflectors of `webhook.cluster`."""
 
 import threading
-from collections.abc import Iterable
 from typing import Any, Protocol
-
-import msgspec
 
 from webhook.cluster import kinds
 from webhook.cluster.api import Api, connect
@@ -75,7 +72,7 @@ class LiveSource:
             for kind, objects in self._objects.items():
                 found[ATTRIBUTES[kind]].extend(objects.values())
         age = max(reflector.age for reflector in self._reflectors)
-        lists = {attribute: tuple(items) for attribute, items in found.items()}
+        lists: dict[str, Any] = {attribute: tuple(items) for attribute, items in found.items()}
         return ClusterView(context=self._api.context, age=age, **lists)
 
     def problems(self) -> list[str]:
@@ -89,29 +86,21 @@ class LiveSource:
     # -- what a reflector calls -------------------------------------------------------------------------------------
 
     def replace(self, kind: Kind, items: list[Any]) -> None:
-        kept = dict(map(_keyed, self._named(kind, items)))
+        kept = {_key(item): item for item in items}
         with self._lock:
             self._objects[kind.name] = kept
 
     def apply(self, kind: Kind, change: Change, item: Any) -> None:
-        (named,) = self._named(kind, [item])
-        key, value = _keyed(named)
         with self._lock:
             if change == "DELETED":
-                self._objects[kind.name].pop(key, None)
+                self._objects[kind.name].pop(_key(item), None)
             else:
-                self._objects[kind.name][key] = value
+                self._objects[kind.name][_key(item)] = item
 
     def lose(self, kind: Kind) -> None:
         with self._lock:
             self._objects[kind.name] = {}
 
-    @staticmethod
-    def _named(kind: Kind, items: Iterable[Any]) -> Iterable[Any]:
-        """List items of workloads lack their kind; the reflector's slimmer has put it back where it can."""
-        for item in items:
-            yield msgspec.structs.replace(item, kind=kind.name) if hasattr(item, "kind") and not item.kind else item
 
-
-def _keyed(item: Any) -> tuple[tuple[str, str], Any]:
-    return (item.metadata.namespace, item.metadata.name), item
+def _key(item: Any) -> tuple[str, str]:
+    return item.metadata.namespace, item.metadata.name

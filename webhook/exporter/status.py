@@ -49,6 +49,8 @@ class Observed:
     streams: Sequence[Mapping[str, Any]] = ()
     history: Mapping[str, Any] = field(default_factory=dict)
     utilisation: Utilisation = field(default_factory=Utilisation)
+    problems: Sequence[str] = ()
+    """What cannot be read of the cluster at present."""
     has_audit: bool = False
     """Whether any audit stream is read at all; without one no record can be missing."""
 
@@ -86,6 +88,7 @@ def status_of(view: ClusterView, state: PolicyState, observed: Observed, now: da
         "outsidePolicy": outside_policy(pods, view, policy),
         "policy": _policy(state, view, now, observed.tally.last_revision),
         "factsAgeSeconds": round(view.age, 1),
+        "problems": list(observed.problems),
     }
 
 
@@ -164,7 +167,7 @@ def _gpu_rows(pods: Sequence[CountedPod], limits: Mapping[str, Limit], policy: P
     return rows
 
 
-# -- nodes and events ---------------------------------------------------------------------------------------------------
+# -- nodes and events -------------------------------------------------------------------------------------------------
 
 
 def _node(node: Node, policy: Policy) -> dict[str, Any]:
@@ -210,7 +213,7 @@ def _event(event: Event) -> dict[str, Any]:
     }
 
 
-# -- decisions and policy -----------------------------------------------------------------------------------------------
+# -- decisions and policy ---------------------------------------------------------------------------------------------
 
 
 def _decisions(
@@ -234,7 +237,7 @@ def _decisions(
         "lastTime": tally.last_time or None,
         "counts": _counts(tally),
         "codes": _codes(tally),
-        "refusedUsers": _top({name: count for name, count in tally.refused_users.items()}),
+        "refusedUsers": _top(tally.refused_users),
         "refusedWorkloads": _refused_workloads(tally),
         "recent": tally.recent(),
         "missing": missing_records(pods, view, policy, tally, observed.has_audit),
@@ -264,7 +267,7 @@ def _top(counts: Mapping[str, int], limit: int = 50) -> list[dict[str, Any]]:
 
 
 def _refused_workloads(tally: Tally) -> list[dict[str, Any]]:
-    rows = []
+    rows: list[dict[str, Any]] = []
     for key, refused in tally.refused_workloads.items():
         namespace, kind, name = key.split("/", 2)
         last = refused.last

@@ -96,7 +96,8 @@ def view_of(objects: Iterable[Mapping[str, Any]], context: str = "snapshot") -> 
             metadata = plain.get("metadata") or {}
             name = "/".join(str(metadata[key]) for key in ("namespace", "name") if metadata.get(key))
             raise ValueError(f"{kind.name} {name}: {error}") from error
-    return ClusterView(context=context, **{attribute: tuple(values) for attribute, values in found.items()})
+    lists: dict[str, Any] = {attribute: tuple(values) for attribute, values in found.items()}
+    return ClusterView(context=context, **lists)
 
 
 def kind_of(api_version: str, name: str) -> Kind | None:

@@ -1,0 +1,115 @@
+"""Follow audit streams without ever reading one twice: positions and aggregates lie on disk, written as one file."""
+
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from webhook.audit.read import Follower, Notice, Position
+from webhook.exporter.chains import Chains
+from webhook.exporter.decisions import Tally
+from webhook.exporter.events import EventTally
+from webhook.exporter.history import History
+from webhook.exporter.publish import write_atomically
+
+_log = logging.getLogger(__name__)
+
+STATE_NAME = "exporter-state.json"
+STATE_VERSION = 1
+SAVE_SECONDS = 30.0
+"""Between two writes of the state; after a crash what came since the last is read once more, and counted once."""
+NOTICE_LIMIT = 100
+
+
+class State(msgspec.Struct):
+    """Everything that outlives a process: where reading stopped, and what was made of what was read."""
+
+    version: int = STATE_VERSION
+    position: Position = Position()
+    tally: Tally = msgspec.field(default_factory=Tally)
+    chains: Chains = msgspec.field(default_factory=Chains)
+    events: EventTally = msgspec.field(default_factory=EventTally)
+    history: History = msgspec.field(default_factory=History)
+
+
+class Collector:
+    """Reads what is new from all streams into the aggregates of `state`."""
+
+    def __init__(self, audits: Sequence[str], folder: Path | None) -> None:
+        """`folder` keeps the state; None keeps nothing. Raises OSError if the folder cannot be made."""
+        self.has_audit = bool(audits)
+        self.notices: list[Notice] = []
+        """The latest things worth telling that are no records: truncations, NULs, sources that cannot be read."""
+        self._path = None if folder is None else folder / STATE_NAME
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        self.state = _load(self._path)
+        self._follower = Follower(audits, self.state.position)
+        self._changed = False
+        self._saved_at = time.monotonic()
+
+    def collect(self, seconds: float | None = None) -> int:
+        """Read what has come, for at most so many seconds (None: all there is). Returns how many lines."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        found = 0
+        add, record, checkpoint = self.state.tally.add, self.state.chains.record, self.state.chains.checkpoint
+        while lines := self._follower.poll():
+            for line in lines:
+                if line.kind == "record":
+                    brief = add(line.raw)
+                    record(line, brief.time if brief is not None else "")
+                else:
+                    checkpoint(line)
+            found += len(lines)
+            if deadline is not None and time.monotonic() > deadline:
+                break
+        for notice in self._follower.take_notices():
+            self.state.chains.notice(notice)
+            self.notices.append(notice)
+            _log.warning("audit: %s: %s", notice.source, notice.text)
+        del self.notices[:-NOTICE_LIMIT]
+        self._changed = self._changed or found > 0
+        return found
+
+    def touch(self) -> None:
+        """Something else in the state has changed (events, history)."""
+        self._changed = True
+
+    def save(self, *, now: bool = False) -> None:
+        """Write the state if it has changed and it is time, or `now`. A failure is logged; the next try may succeed."""
+        due = now or time.monotonic() - self._saved_at >= SAVE_SECONDS
+        if self._path is None or not self._changed or not due:
+            return
+        self.state.position = self._follower.position
+        try:
+            write_atomically(self._path, msgspec.json.encode(self.state))
+        except OSError as error:
+            _log.error("%s: cannot be written: %s; free space there, else a restart counts again", self._path, error)
+            return
+        self._changed = False
+        self._saved_at = time.monotonic()
+
+    def close(self) -> None:
+        self.save(now=True)
+        self._follower.close()
+
+
+def _load(path: Path | None) -> State:
+    """The state of the last run; a file that cannot be used is put aside, and everything is read anew."""
+    if path is None:
+        return State()
+    try:
+        state = msgspec.json.decode(path.read_bytes(), type=State)
+        if state.version == STATE_VERSION:
+            return state
+        problem = f"it has version {state.version}, not {STATE_VERSION}"
+    except FileNotFoundError:
+        return State()
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        problem = str(error)
+    aside = path.with_suffix(".unusable")
+    path.replace(aside)
+    _log.warning("%s: cannot be used (%s); put aside as %s, all streams are read anew", path, problem, aside.name)
+    return State()
