@@ -8,6 +8,7 @@ from webhook.k8s.names import label_value_problem, qualified_name_problem
 from webhook.language import Language, say
 from webhook.policy.model import Exemption, GpuPolicy, GpuPricing, Rule, Selector, Spec, Toleration, duration_seconds
 from webhook.policy.problem import Places, Problem
+from webhook.policy.suite import GpuPolicyTest
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.ASCII)
 _MOST_SECONDS = 366 * 86400
@@ -25,6 +26,17 @@ def check_policy(policy: GpuPolicy, places: Places, language: Language) -> list[
 def check_pricing(pricing: GpuPricing, places: Places, language: Language) -> list[Problem]:
     """All semantic errors of a price list."""
     return _problems(_pricing(pricing), places, language)
+
+
+def check_tests(test: GpuPolicyTest, places: Places, language: Language) -> list[Problem]:
+    """All semantic errors of a suite: names used twice, paths that are no JSON pointers."""
+    wrongs = list(_unique("spec.cases", [case.name for case in test.spec.cases]))
+    for index, case in enumerate(test.spec.cases):
+        for pointer in case.expect.patched:
+            if not pointer.startswith("/"):
+                path = f"spec.cases[{index}].expect.patched[{pointer}]"
+                wrongs.append((path, "not_a_pointer", {"value": pointer}))
+    return _problems(wrongs, places, language)
 
 
 def is_object_name(text: str) -> bool:

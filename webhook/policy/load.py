@@ -9,7 +9,7 @@ import yaml
 
 from webhook.language import Language, say
 from webhook.policy.active import Policy
-from webhook.policy.check import check_policy, check_pricing
+from webhook.policy.check import check_policy, check_pricing, check_tests
 from webhook.policy.convert import convert, nearest
 from webhook.policy.model import API_VERSION, GpuPolicy, GpuPricing
 from webhook.policy.problem import Place, Places, PolicyError, Problem
@@ -108,7 +108,7 @@ def _document(source: Source, language: Language) -> Loaded[Any]:
     elif isinstance(value, GpuPricing):
         problems = check_pricing(value, places, language)
     else:
-        problems = []
+        problems = check_tests(value, places, language)
     if problems:
         raise PolicyError(problems)
     return Loaded(value, source.file, places)
