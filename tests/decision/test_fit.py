@@ -411,7 +411,9 @@ def test_a14_limit_range_defaults_reach_templates_first() -> None:
 def test_q5_a_quota_without_status_is_unknown_and_never_zero() -> None:
     new = quota(gpu=("1", "0"))
     new["status"] = {}
-    assert answer(replicas(9), new).verdict == "patch"
+    decision = answer(replicas(9), new)
+    assert (decision.verdict, codes(decision)[-1]) == ("patch", "QuotaUnknown")
+    assert answer(replicas(9), new, options={"quota": {"onUnknown": "deny"}}).verdict == "deny"
 
 
 def test_q6_a_key_without_used_is_unknown() -> None:

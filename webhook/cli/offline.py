@@ -95,6 +95,28 @@ def judge_all(
             snapshot = snapshot.with_usage(request.namespace, usage)
 
 
+def asked_of(judged: "Iterable[Judged]", snapshot: "Snapshot") -> dict[tuple[str, str, str], tuple[Any, Any, Any]]:
+    """What all objects together ask of each quota key: (namespace, quota, key) -> (hard, used before, asked).
+
+    Refused objects count too: the table shows what the set as a whole would need.
+    """
+    from webhook.decision.offline import charges
+
+    facts = snapshot.current()
+    asked: dict[tuple[str, str, str], tuple[Any, Any, Any]] = {}
+    for each in judged:
+        if each.request is None or each.request.operation != "CREATE" or each.manifest.get("kind") == "AdmissionReview":
+            continue
+        namespace = each.request.namespace
+        status = {quota.metadata.name: quota.status for quota in facts.quotas(namespace) or ()}
+        for name, amounts in charges(each.patched, facts, namespace).items():
+            for key, amount in amounts.items():
+                hard, used = (status[name].hard or {}).get(key), (status[name].used or {}).get(key)
+                before = asked.get((namespace, name, key), (hard, used, 0))
+                asked[namespace, name, key] = (hard, used, before[2] + amount)
+    return asked
+
+
 def _review(manifest: Manifest, phase: "Phase", now: float) -> "tuple[Request, Manifest]":
     import msgspec
 

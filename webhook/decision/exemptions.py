@@ -1,6 +1,5 @@
 """Who is not judged: exemptions of the policy, break-glass, and how both reach the Pods of a workload (DESIGN 5.7)."""
 
-import re
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -8,12 +7,11 @@ import msgspec
 
 from webhook.decision.request import Request
 from webhook.k8s.objects import ObjectMeta
-from webhook.policy.model import Exemption, Spec
+from webhook.policy.model import Exemption, Spec, duration_seconds
 
 EXEMPT = "gpu.platform/exempt"
 BREAK_GLASS = "gpu.platform/break-glass"
 _BREAK_GLASS_MARK = "break-glass/"
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class Exempted(msgspec.Struct, frozen=True):
@@ -51,11 +49,6 @@ def in_force(exemption: Exemption, now: float) -> bool:
     return exemption.expires is None or exemption.expires.timestamp() > now
 
 
-def seconds(duration: str) -> int:
-    """Seconds of a duration such as 4h or 1h30m (`breakGlass.maxAge`)."""
-    return sum(int(amount) * _UNITS[unit] for amount, unit in re.findall(r"([0-9]+)([smhd])", duration))
-
-
 def _covers(exemption: Exemption, request: Request) -> bool:
     """Filled fields are ANDed, values inside one field are ORed; all empty never matches (the loader refuses it)."""
     accounts = {f"system:serviceaccount:{account.replace('/', ':', 1)}" for account in exemption.service_accounts}
@@ -73,7 +66,7 @@ def _break_glass(request: Request, spec: Spec, metadata: ObjectMeta, template: O
     reason = (metadata.annotations or {}).get(BREAK_GLASS)
     if not reason or set(spec.break_glass.groups).isdisjoint(request.user.groups):
         return None
-    end = request.now + seconds(spec.break_glass.max_age)
+    end = request.now + duration_seconds(spec.break_glass.max_age)
     present = ((template or metadata).annotations or {}).get(EXEMPT, "")
     earlier = _parse_end(present)
     if earlier is not None and earlier <= request.now:

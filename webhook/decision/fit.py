@@ -170,12 +170,21 @@ class _Check:
         if not quotas:
             return False
         self._note_keys(quotas)
+        self._note_uncomputed(quotas)
         matching = [each for each in quotas if quota.matches(each, self.use)]
         self._autoscaler(matching)
         if self.ask.idle:
             return self._idle(matching)
         known = [each for each in matching if self._must_specify(each) and self._is_known(each)]
         return self._compare(known)
+
+    def _note_uncomputed(self, quotas: Sequence[ResourceQuota]) -> None:
+        """A quota whose status is not filled yet is not enforced by Kubernetes, and is unknown to us, not zero (Q5)."""
+        for each in quotas:
+            if each.status.hard is None and not self.ask.idle and quota.matches_scopes(each, self.use):
+                keys = [key for key in each.spec.hard or {} if self.use.usage.get(key) and self._is_checked(key)]
+                if keys:
+                    self._unknown(self._say("why_status", quota=each.metadata.name, keys=", ".join(sorted(keys))))
 
     def _compare(self, quotas: Sequence[ResourceQuota]) -> bool:
         asking = [(each, more) for each in quotas if (more := self._increase(each)) or self._surge()]
