@@ -291,15 +291,26 @@ def test_a_stream_that_does_not_start_at_its_start_is_late_not_a_gap(tmp_path: P
 
 
 def test_a_line_longer_than_a_chunk_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read, "CHUNK", 300)
+    monkeypatch.setattr(read, "_READ", 300)
     write_stream(tmp_path, 4)
     assert drain(Follower([tmp_path])) == [1, 2, 3, 4]
+
+
+def test_files_larger_than_a_chunk_are_read_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read, "CHUNK", 3_000)
+    monkeypatch.setattr(read, "_READ", 1_500)
+    write_stream(tmp_path, 100, segment_bytes=20_000)
+    follower = Follower([tmp_path])
+    assert drain(follower) == list(range(1, 101))
+    assert follower.take_notices() == []
 
 
 def test_endless_bytes_without_a_newline_do_not_fill_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read, "CHUNK", 1000)
+    monkeypatch.setattr(read, "_READ", 1000)
     monkeypatch.setattr(read, "MAX_LINE", 16_000)
     path = tmp_path / "x.jsonl"
     path.write_bytes(b"x" * 100_000 + b"\n" + stream_lines(tmp_path, 1)[0])

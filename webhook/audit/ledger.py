@@ -32,6 +32,7 @@ CHECKPOINT_SECONDS = 60.0
 _MIRROR_SECONDS = 2.0
 _JOIN_SECONDS = 5.0
 _STREAM_NAMES_TRIED = 60
+_REMOVED_STREAMS_KEPT = 500
 
 
 class LedgerState(msgspec.Struct, frozen=True):
@@ -119,6 +120,7 @@ class Ledger:
         self._clock = clock
         self._host = re.sub(r"[^A-Za-z0-9.-]+", "-", host or socket.gethostname()) or "host"
         self._lock = threading.Lock()
+        self._retention = threading.Lock()
         self._seq = self._written = self._gaps = 0
         self._last_seq, self._head = 0, ZEROS  # of the last record that is in a file
         self._lost = 0  # since then
@@ -305,19 +307,28 @@ class Ledger:
 
         Never the segment being written, nor those of another process that lives. Raises OSError.
         """
-        streams = segments_in(self.directory.iterdir())
-        total = sum(map(len, streams.values()))
-        for stream, segments in sorted(streams.items(), key=lambda item: _age(item[1][-1])):
-            removable = segments[:-1] if stream == self.stream else segments
-            surplus = max(0, total - self._keep_segments)
-            doomed = removable[:surplus]
-            doomed += takewhile(self._is_old, removable[surplus:])  # a chain is only ever shortened from its start
-            if doomed and (stream == self.stream or not _is_held(segments[-1].path)):
-                self._remove(stream, doomed)
-                total -= len(doomed)
+        with self._retention:
+            streams = segments_in(self.directory.iterdir())
+            total = sum(map(len, streams.values()))
+            for stream, segments in sorted(streams.items(), key=lambda item: _modified(item[1][-1].path)):
+                removable = segments[:-1] if stream == self.stream else segments
+                surplus = max(0, total - self._keep_segments)
+                doomed = removable[:surplus]
+                doomed += takewhile(self._is_old, removable[surplus:])  # a chain is only ever shortened from its start
+                if doomed and (stream == self.stream or not _is_held(segments[-1].path)):
+                    self._remove(stream, doomed)
+                    total -= len(doomed)
+            self._forget_the_longest_gone()
+
+    def _forget_the_longest_gone(self) -> None:
+        """A process that crashes for months must not fill the folder with the last words of its streams."""
+        with_segments = segments_in(self.directory.iterdir()).keys() | {self.stream}
+        words = [path for path in self.directory.glob(f"*{CHECKPOINTS_SUFFIX}") if path.stem not in with_segments]
+        for path in sorted(words, key=_modified)[:-_REMOVED_STREAMS_KEPT]:
+            path.unlink(missing_ok=True)
 
     def _is_old(self, segment: Segment) -> bool:
-        return self._keep_seconds is not None and _age(segment) < self._clock() - self._keep_seconds
+        return self._keep_seconds is not None and _modified(segment.path) < self._clock() - self._keep_seconds
 
     def _remove(self, stream: str, doomed: list[Segment]) -> None:
         """First the signed word that they go, then the files: a crash between the two leaves more than was said."""
@@ -355,10 +366,10 @@ def _append_line(path: Path, line: bytes) -> None:
         os.close(descriptor)
 
 
-def _age(segment: Segment) -> float:
-    """When it was last written, in epoch seconds."""
+def _modified(path: Path) -> float:
+    """When a file was last written, in epoch seconds; 0 if it is gone."""
     try:
-        return segment.path.stat().st_mtime
+        return path.stat().st_mtime
     except FileNotFoundError:
         return 0.0
 

@@ -112,17 +112,15 @@ class PodLogs:
         """With the pod's own account, else the kubeconfig. Raises kubernetes' ConfigException if there is neither."""
         return cls(api_client(), namespace or default_namespace(), positions, notices)
 
-    def poll(self) -> Iterator[tuple[bytes, str, int]]:
-        """(line, source, 0) for what has come; never blocks."""
+    def poll(self) -> Iterator[tuple[list[bytes], str, int]]:
+        """(lines, source, -1) for what has come; never blocks. Lines of a log have no numbers."""
         for _ in range(_BATCHES_PER_POLL):
             try:
                 pod, lines = self._queue.get_nowait()
             except queue.Empty:
                 return
-            source = self._source(pod)
-            for when, raw in lines:
-                yield raw, source, 0
-                self._positions[pod.metadata.uid] = when
+            yield [raw for _, raw in lines], self._source(pod), -1
+            self._positions[pod.metadata.uid] = lines[-1][0]
 
     def positions(self) -> Mapping[str, str]:
         """Times of the last lines handed out, for pods that exist."""

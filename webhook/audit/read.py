@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
-from webhook.audit.segments import CHECKPOINTS_SUFFIX, head, segment_of
+from webhook.audit.record import HEAD_LENGTH
+from webhook.audit.segments import CHECKPOINTS_SUFFIX, Head, head, segment_of, start_of
 
 if TYPE_CHECKING:
     from webhook.audit.pod_logs import PodLogs
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 STDIN = "-"
 KUBERNETES = "kubernetes"
 CHUNK = 4 << 20
+"""About how many bytes of a source one `poll` gives at most."""
+_READ = 1 << 17  # larger reads are slower: their memory goes back to the system each time
 MAX_LINE = 64 << 20
 """Longer than any record: without a bound a file without newlines would fill the memory."""
 GRACE_SECONDS = 10.0
@@ -39,6 +42,9 @@ _RECORD_FILE = re.compile(r".+\.jsonl(?!.*\.(gz|xz|bz2|zst|tmp)$).*")
 _RECORD_START = b'{"schema":"gpu.platform/audit.'
 _CHECKPOINT_START = b'{"stream":'
 _FINGERPRINT = 64
+
+
+Batch = tuple[list[bytes], str, int]
 
 
 class Line(msgspec.Struct, frozen=True, gc=False):
@@ -149,17 +155,17 @@ def lines_in(path: Path, progress: Callable[[int], object] | None = None) -> Ite
 
     `progress` is called with the number of bytes read since its last call. Raises OSError.
     """
+    unreported = 0
     with path.open("rb") as file:
-        rest = b""
-        while data := file.read(CHUNK):
-            if progress:
-                progress(len(data))
-            lines = (rest + data).split(b"\n")
-            rest = lines.pop().lstrip(b"\0")
-            if len(rest) > MAX_LINE:
-                rest = b""
-            for line in lines:
-                yield line.strip(b"\0") if b"\0" in line else line
+        while line := file.readline(MAX_LINE):
+            unreported += len(line)
+            if progress and unreported >= CHUNK:
+                progress(unreported)
+                unreported = 0
+            if line[-1:] == b"\n":
+                yield line[:-1] if line[0] else line.strip(b"\0\n")
+    if progress:
+        progress(unreported)
 
 
 # -- following --------------------------------------------------------------------------------------------------------
@@ -171,38 +177,56 @@ class Sorter:
     def __init__(self, streams: Mapping[str, int]) -> None:
         self.streams = dict(streams)
         self.notices = Notices()
+        self._latest = ""
 
-    def take(self, raw: bytes, source: str, number: int) -> Line | None:
-        """The line, or None for an empty, foreign or repeated one."""
-        if raw.startswith(_RECORD_START):
-            found = head(raw)
-            if found is not None:
-                return self._record(Line(raw, "record", found.stream, found.seq, found.lost, source, number))
-        elif raw.startswith(_CHECKPOINT_START):
-            found = head(raw)
-            if found is not None:
-                return Line(raw, "checkpoint", found.stream, found.seq, 0, source, number)
+    def take(self, lines: Iterable[bytes], source: str, number: int) -> list[Line]:
+        """The lines that are ours and new; `number` is that of the line before the first, -1 where lines have none."""
+        step = 1 if number >= 0 else 0
+        taken: list[Line] = []
+        for raw in lines:
+            number += step
+            stream, seq = self._latest, self.streams.get(self._latest, 0) + 1
+            if raw.startswith(start_of(stream, seq), HEAD_LENGTH) and raw.startswith(_RECORD_START):
+                self.streams[stream] = seq
+                taken.append(Line(raw, "record", stream, seq, 0, source, max(0, number)))
+            elif line := self._other(raw, source, number):
+                taken.append(line)
+        return taken
+
+    def _other(self, raw: bytes, source: str, number: int) -> Line | None:
+        """Anything but the next record of the same stream."""
+        if not raw.startswith(_RECORD_START) or (found := head(raw)) is None:
+            return self._rarer(raw, source, number)
+        last = self.streams.get(found.stream)
+        if last is not None and found.seq <= last:
+            return None
+        self._notice_gap(found, last, source)
+        self.streams[found.stream] = found.seq
+        self._latest = found.stream
+        return Line(raw, "record", found.stream, found.seq, found.lost, source, max(0, number))
+
+    def _rarer(self, raw: bytes, source: str, number: int) -> Line | None:
+        if raw.startswith(_CHECKPOINT_START) and (found := head(raw)) is not None:
+            return Line(raw, "checkpoint", found.stream, found.seq, 0, source, max(0, number))
+        if raw[:1] == b"\0" or raw[-1:] == b"\0":
+            self.notices.add(Notice("nul", source, count=raw.count(b"\0"), text=f"NUL bytes skipped in line {number}"))
+            return next(iter(self.take([raw.strip(b"\0")], source, number - 1)), None)
         if raw:
             self.notices.add(Notice("foreign", source, count=1, text=f"line {number} is not an audit record"))
         return None
 
-    def _record(self, line: Line) -> Line | None:
-        last = self.streams.get(line.stream)
-        if last is not None and line.seq <= last:
-            return None
-        expected = (last or 0) + 1 + line.lost
-        if line.seq > expected:
+    def _notice_gap(self, found: Head, last: int | None, source: str) -> None:
+        expected = (last or 0) + 1 + found.lost
+        if found.seq > expected:
             kind: Literal["late", "gap"] = "late" if last is None else "gap"
-            text = f"records {expected - line.lost} to {line.seq - 1 - line.lost} are missing"
-            self.notices.add(Notice(kind, line.source, line.stream, line.seq - expected, text))
-        self.streams[line.stream] = line.seq
-        return line
+            text = f"records {expected - found.lost} to {found.seq - 1 - found.lost} are missing"
+            self.notices.add(Notice(kind, source, found.stream, found.seq - expected, text))
 
 
 class Source(Protocol):
-    """One kind of place to follow; `poll` gives (line, source, line number) and never blocks."""
+    """One kind of place to follow; `poll` gives (lines, source, number of the line before) and never blocks."""
 
-    def poll(self) -> Iterable[tuple[bytes, str, int]]: ...
+    def poll(self) -> Iterable[Batch]: ...
 
     def close(self) -> None: ...
 
@@ -227,17 +251,14 @@ class Follower:
 
     def poll(self) -> list[Line]:
         """What has come since the last call, at most a few MiB; an empty list says that there is nothing new yet."""
-        take = self._sorter.take
         lines: list[Line] = []
-        found = -1
+        found = True
         while found and not lines:  # repeated or foreign lines alone are not the end
-            found = 0
+            found = False
             for source in self._sources:
                 for raw, name, number in source.poll():
-                    found += 1
-                    line = take(raw, name, number)
-                    if line is not None:
-                        lines.append(line)
+                    found = True
+                    lines += self._sorter.take(raw, name, number)
         return lines
 
     def take_notices(self) -> list[Notice]:
@@ -281,15 +302,14 @@ class _Pipe:
         self._number = 0
         self.ended = False
 
-    def poll(self) -> Iterator[tuple[bytes, str, int]]:
+    def poll(self) -> Iterator[Batch]:
         while not self.ended and select.select([self._descriptor], [], [], 0)[0]:
             data = os.read(self._descriptor, 1 << 16)
             self.ended = not data
             lines = (self._rest + data).split(b"\n")
             self._rest = lines.pop()[:MAX_LINE]
-            for line in lines:
-                self._number += 1
-                yield line.strip(b"\0"), "stdin", self._number
+            yield lines, "stdin", self._number
+            self._number += len(lines)
 
     def close(self) -> None:
         """Stdin is not ours to close."""
@@ -328,11 +348,11 @@ class _File:
         return os.fstat(self.descriptor).st_size
 
     def read(self, end: int, notices: Notices) -> list[bytes]:
-        """The whole new lines before the offset `end`, at most about CHUNK bytes; half a line waits for its newline."""
+        """Some of the whole new lines before the offset `end`; half a line waits for its newline."""
         if not self.is_as_left():
             notices.add(Notice("truncated", str(self.path), text="the file was truncated: read from its start"))
             self.rewind()
-        size = CHUNK
+        size = _READ
         while data := os.pread(self.descriptor, max(0, min(size, end - self.offset)), self.offset):
             if data[0] == 0:
                 self._skip_nuls(data, notices)
@@ -379,25 +399,22 @@ class _Files:
         for path in self._renamed_meanwhile(saved):
             self._add(path)
 
-    def poll(self) -> Iterator[tuple[bytes, str, int]]:
+    def poll(self) -> Iterator[Batch]:
         current = self._discover()
         room = CHUNK
         # The newest file is measured first: what its writer put into an older one before is then within that one's end.
         ends = {identity: file.size() for identity, file in reversed(self._open.items())}
         for identity, file in list(self._open.items()):
-            lines = file.read(ends[identity], self._notices)
-            if not lines and identity not in current:
-                self._perhaps_leave(identity, file)
-            if lines:
+            start = file.offset
+            while lines := file.read(ends[identity], self._notices):
+                yield lines, str(file.path), file.lines - len(lines)
+                if file.offset - start >= room:  # the next file only begins where this one has ended
+                    return
+            room -= file.offset - start
+            if file.offset != start:
                 file.idle_since = None
-            number = file.lines - len(lines)
-            name = str(file.path)
-            for line in lines:
-                number += 1
-                room -= len(line)
-                yield (line.strip(b"\0") if b"\0" in line else line), name, number
-            if room <= 0:
-                return
+            elif identity not in current:
+                self._perhaps_leave(identity, file)
 
     def positions(self) -> tuple[FilePosition, ...]:
         return tuple(file.position() for file in self._open.values())

@@ -15,8 +15,9 @@ TAIL_LENGTH = len(f',"hash":"{ZEROS}"}}')
 """The bytes of a line that its own hash does not cover, closing brace included."""
 
 _NAME = re.compile(r"(?P<stream>.+)\.(?P<number>\d{6,})\.jsonl")
-_ENDS = re.compile(rb',"prev":"([0-9a-f]{64})","hash":"([0-9a-f]{64})"\}')
-_ENDS_LENGTH = len(f',"prev":"{ZEROS}"') + TAIL_LENGTH
+_NONE_LOST, _PREV, _HASH = b',"lost":0', b',"prev":"', b',"hash":"'
+_ENDS_AT = -len(f',"prev":"{ZEROS}"') - TAIL_LENGTH
+_LOST_AT = _ENDS_AT - len(_NONE_LOST)
 _BLOCK = 1 << 16
 
 
@@ -65,10 +66,26 @@ def head(line: bytes) -> Head | None:
         return None
 
 
+def start_of(stream: str, seq: int) -> bytes:
+    """What stands behind the time (at HEAD_LENGTH) in that record, as this version writes it.
+
+    For readers that know which record comes next: to look there costs a tenth of decoding a line.
+    """
+    return f',"stream":"{stream}","seq":{seq},'.encode()
+
+
+def has_lost_none(line: bytes) -> bool:
+    """Whether `lost` is 0 and stands where this version writes it."""
+    return line[_LOST_AT:_ENDS_AT] == _NONE_LOST
+
+
 def tail(line: bytes) -> tuple[str, str] | None:
-    """`prev` and `hash` of a line without its newline: always its last two keys; None if they are not."""
-    match = _ENDS.fullmatch(line, max(0, len(line) - _ENDS_LENGTH))
-    return (match[1].decode(), match[2].decode()) if match else None
+    """`prev` and `hash` of a line without its newline: always its last two keys; None if they are not there."""
+    if line[_ENDS_AT : _ENDS_AT + len(_PREV)] != _PREV or line[-TAIL_LENGTH : -TAIL_LENGTH + len(_HASH)] != _HASH:
+        return None
+    if line[-2:] != b'"}':
+        return None
+    return line[_ENDS_AT + len(_PREV) : -TAIL_LENGTH - 1].decode("latin-1"), line[-66:-2].decode("latin-1")
 
 
 def last_record(path: Path) -> tuple[int, str] | None:
