@@ -118,9 +118,11 @@ class _Api:
         raise _not_allowed()
 
     def _create(self, resource: Resource, namespace: str, call: Call) -> Response:
-        obj = _body(resource, request)
         if resource.verbs == ("create",):
-            return _json(_answered_review(resource, obj, call.user), HTTPStatus.CREATED)
+            # the question does not matter, everything is allowed; and kubectl asks it in protobuf
+            review = {} if "protobuf" in request.mimetype else _body(resource, request)
+            return _json(_answered_review(resource, review, call.user), HTTPStatus.CREATED)
+        obj = _body(resource, request)
         if resource.namespaced and not namespace:
             raise errors.bad_request("an empty namespace may not be set during creation")
         stored = self._registry.create(resource, namespace, obj, call)
@@ -254,6 +256,7 @@ class _Watch:
     def events(self, since: int, initial: bool) -> Iterator[bytes]:
         """Lines from version `since` on, or, if `initial`, everything there is first."""
         end = time.monotonic() + self._seconds
+        yield b""  # sends the headers: client-go waits for them before it can be interrupted
         if initial:
             records, since = self._store.snapshot(self._resource, self._namespace)
             yield from (self._line("ADDED", record) for record in records if self._selected(record.object))

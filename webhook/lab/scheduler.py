@@ -7,7 +7,7 @@ from typing import Final
 from webhook.k8s import scheduling
 from webhook.k8s.objects import Node, Pod
 from webhook.k8s.pod_resources import pod_requests
-from webhook.lab import resources, strategy, typed
+from webhook.lab import errors, resources, strategy, typed
 from webhook.lab.controllers.runtime import Client, Key, is_finished, key_of
 from webhook.lab.resources import Object
 from webhook.lab.store import Change, Record
@@ -56,11 +56,23 @@ class Scheduler:
     def sync(self, key: Key) -> None:
         nodes = [typed.read(record.raw, Node) for record in self._client.store.records(resources.NODES)]
         placed = self._placed_pods()
+        failure: errors.ApiError | None = None
         for pod in self._due():
-            self._schedule(pod, nodes, placed)
+            try:
+                self._schedule(pod, nodes, placed)
+            except errors.ApiError as error:  # it changed or went meanwhile
+                failure = error
+                with self._client.store.lock:
+                    if key_of(pod) in self._waiting:
+                        self._waiting[key_of(pod)] = True
+        if failure is not None:
+            raise failure
 
     def _due(self) -> list[Object]:
-        records = (self._client.store.get(resources.PODS, *key) for key in list(self._waiting))
+        with self._client.store.lock:  # `keys` changes the books inside writes
+            due = [key for key, wanted in self._waiting.items() if wanted]
+            self._waiting |= dict.fromkeys(due, False)
+        records = (self._client.store.get(resources.PODS, *key) for key in due)
         pods = [record.object for record in records if record and _is_pending(record.object)]
         return sorted(
             pods, key=lambda p: (-p["spec"].get("priority", 0), p["metadata"]["creationTimestamp"], key_of(p))
@@ -92,7 +104,6 @@ class Scheduler:
             self._refuse(pod, "Unschedulable", placement.message)
             self._client.events.record_series(pod, "Warning", "FailedScheduling", "Scheduling", placement.message)
             return
-        self._waiting.pop(key_of(pod), None)
         self._client.bind(pod, placement.node)
         priority = spec.priority if isinstance(spec.priority, int) else 0
         placed.append(scheduling.Placed(placement.node, pod_requests(spec), priority))

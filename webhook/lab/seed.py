@@ -32,11 +32,16 @@ def system_objects(registry: Registry, *, controllers: bool) -> None:
 
 def nodes() -> list[Object]:
     """Three GPU nodes, one per pool, and one without GPUs: the `--nodes seed` of the command."""
+    zone = {"topology.kubernetes.io/zone": "local-a"}
     pools = {"inference": ("nvidia-l4", 4), "training": ("nvidia-h100", 6), "research": ("nvidia-t4", 2)}
     return [
-        node("cpu-1", {}, {}),
+        node("cpu-1", zone, {}),
         *(
-            node(f"gpu-{pool}-1", {"gpu.platform/pool": pool, "accelerator": kind}, {"nvidia.com/gpu": str(count)})
+            node(
+                f"gpu-{pool}-1",
+                {"gpu.platform/pool": pool, "accelerator": kind, **zone},
+                {"nvidia.com/gpu": str(count)},
+            )
             for pool, (kind, count) in pools.items()
         ),
     ]
