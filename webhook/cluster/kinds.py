@@ -64,8 +64,19 @@ WORKLOAD_KINDS = {kind.name: kind for kind in WORKLOADS}
 WATCHED = (NAMESPACE, RESOURCE_QUOTA, LIMIT_RANGE, PRIORITY_CLASS, NODE, AUTOSCALER, *WORKLOADS)
 """What the live source keeps watches on; pods are read only when a decision needs them."""
 
+READ_BY_NAME = (NAMESPACE, NODE, *WORKLOADS)
+"""What a look-up reads when the watches do not know it (H16, W25)."""
+
 ALL = (*WATCHED, POD)
 _BY_NAME = {kind.name: kind for kind in ALL}
+
+
+def permissions() -> dict[tuple[str, str], frozenset[str]]:
+    """(API group, plural) -> the verbs that the live source uses: what `deploy/base/rbac.yaml` grants, and no more."""
+    needed = {(kind.group, kind.plural): frozenset({"list", "watch"}) for kind in WATCHED}
+    for kind in READ_BY_NAME:
+        needed[kind.group, kind.plural] |= {"get"}
+    return {**needed, (POD.group, POD.plural): frozenset({"list"})}
 
 
 def kind_of(api_version: str, name: str) -> Kind | None:
