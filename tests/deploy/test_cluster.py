@@ -2,12 +2,15 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from tests.deploy.conftest import DEPLOY, ROOT, Objects, one
+from webhook.cli.main import main
 from webhook.cli.manifests import POLICY_CONFIGMAP
 from webhook.policy.load import load
 
@@ -96,3 +99,42 @@ def test_the_control_layer_is_part_of_kind_only(build: Callable[[str], Objects])
 def test_the_policy_that_is_mounted_is_the_shipped_one(build: Callable[[str], Objects]) -> None:
     data = one(build("overlays/production"), "ConfigMap", POLICY_CONFIGMAP)["data"]
     assert data == {name: (ROOT / "policies" / name).read_text() for name in ("default.yaml", "pricing.yaml")}
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict", "code"),
+    [
+        ("training-job", "patch", "PoolInjected"),
+        ("training-job-kind", "patch", "PoolInjected"),
+        ("inference-deployment", "patch", "PriorityInjected"),
+        ("inference-deployment-kind", "patch", "PriorityInjected"),
+        ("mig", "patch", "PoolInjected"),
+        ("wrong-pool", "deny", "PoolConflict"),
+        ("wrong-class", "deny", "PriorityConflict"),
+        ("cpu-only", "allow", "NotGpu"),
+    ],
+)
+def test_samples_get_the_answer_that_their_comments_promise(name: str, verdict: str, code: str) -> None:
+    files = [path for path in (DEPLOY / "cluster").glob("*.yaml") if path.name != "kustomization.yaml"]
+    answer = review(*files, DEPLOY / "samples" / f"{name}.yaml")
+    assert answer["verdict"] == verdict
+    assert code in [finding["code"] for finding in answer["findings"]]
+
+
+def test_one_gpu_is_free_for_the_sample_that_asks_for_two() -> None:
+    """On the recorded cluster, where both inference Deployments use 3 of 4."""
+    recorded = ROOT / "tests/data/seed-cluster/cluster.json"
+    answer = review(DEPLOY / "samples/quota-exceed.yaml", cluster=recorded)
+    assert answer["verdict"] == "deny"
+    assert "QuotaExceeded" in [finding["code"] for finding in answer["findings"]]
+
+
+def review(*files: Path, cluster: Path | None = None) -> dict[str, Any]:
+    """The last answer of `gpu-webhook review`."""
+    arguments = [part for path in sorted(files, key=lambda path: path.parent.name) for part in ("-f", str(path))]
+    snapshot = ["--cluster", str(cluster)] if cluster else []
+    policy = ["--policy", str(ROOT / "policies")]
+    result = CliRunner().invoke(main, ["review", *policy, *snapshot, "-o", "json", *arguments])
+    assert result.exit_code in (0, 1), result.output
+    answer: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    return answer
