@@ -110,7 +110,7 @@ def test_after_years_asleep_one_step_serves_a_trusted_leaf_again() -> None:
     assert trusted(read_certificates(material.leaf.cert)[0], read_certificates(material.bundle), now)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_b54_for_three_years_every_published_bundle_trusts_every_served_leaf(seed: int) -> None:
     """Looks happen now and then; publishing and serving lag behind the Secret by up to hours: no gap at any instant.
 
