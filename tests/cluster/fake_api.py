@@ -111,6 +111,7 @@ class FakeApi:
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = 30
+    disable_nagle_algorithm = True
 
     def __init__(self, fake: FakeApi, *args: Any) -> None:
         self.fake = fake
