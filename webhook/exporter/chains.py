@@ -43,25 +43,43 @@ class Chains(msgspec.Struct):
 
     streams: dict[str, Chain] = {}
 
-    def record(self, line: Line, time: str) -> None:
-        """Verify one record against its own bytes and against the one before it."""
-        chain = self.streams.get(line.stream)
-        if chain is None:
-            chain = self._open(line)
+    def records(self, stream: str, lines: Iterable[Line]) -> None:
+        """Verify records of one stream, each against its own bytes and against the one before it."""
+        sha256, cut = hashlib.sha256, -TAIL_LENGTH
+        chain = self.streams.get(stream)
+        for line in lines:
+            if chain is None:
+                chain = self._open(line)
+            raw = line.raw
+            digest = sha256(raw[:cut] + b"}").hexdigest()  # the bytes that a hash covers (DESIGN 5.5)
+            if not raw.endswith(f',"prev":"{chain.head}","hash":"{digest}"}}'.encode()):
+                self._judge(chain, line, digest)
+                digest = (tail(raw) or ("", ""))[1]
+            chain.records += 1
+            chain.last_seq, chain.head = line.seq, digest
+            chain.lost += line.lost
+            if chain.waiting:
+                self._compare(chain, line.seq, chain.waiting.pop(line.seq, None))
+
+    @staticmethod
+    def _judge(chain: Chain, line: Line, digest: str) -> None:
+        """What is wrong with a record that is not simply the next: the first problem of a stream is kept."""
         ends = tail(line.raw)
-        if not chain.problem:
-            if ends is None:
-                chain.problem = f"record {line.seq} does not end with prev and hash"
-            elif hashlib.sha256(_hashed(line.raw)).hexdigest() != ends[1]:
-                chain.problem = f"record {line.seq} was changed: its bytes do not give its hash"
-            elif chain.head and ends[0] != chain.head and line.seq == chain.last_seq + 1 + line.lost:
-                chain.problem = f"record {line.seq} does not follow record {chain.last_seq}: its prev is another hash"
-        chain.records += 1
-        chain.last_seq, chain.last_time = line.seq, time
-        chain.lost += line.lost
-        chain.head = ends[1] if ends else ""
-        if chain.waiting:
-            self._compare(chain, line.seq, chain.waiting.pop(line.seq, None))
+        follows = line.seq == chain.last_seq + 1 + line.lost and chain.head
+        if chain.problem:
+            return
+        if ends is None:
+            chain.problem = f"record {line.seq} does not end with prev and hash"
+        elif digest != ends[1]:
+            chain.problem = f"record {line.seq} was changed: its bytes do not give its hash"
+        elif follows and ends[0] != chain.head:
+            chain.problem = f"record {line.seq} does not follow record {chain.last_seq}: its prev is another hash"
+
+    def seen(self, stream: str, time: str) -> None:
+        """`time`: when the last record of the stream was written, RFC 3339."""
+        chain = self.streams.get(stream)
+        if chain is not None:
+            chain.last_time = max(chain.last_time, time)
 
     def checkpoint(self, line: Line) -> None:
         """Take a signed statement of how far the stream had come; the exporter holds no key, so only seq and hash."""
@@ -105,11 +123,6 @@ class Chains(msgspec.Struct):
 
 def oldest(streams: dict[str, Chain], count: int) -> Iterable[str]:
     return sorted(streams, key=lambda name: streams[name].last_time)[:count]
-
-
-def _hashed(raw: bytes) -> bytes:
-    """The bytes that a record's hash covers: the line without `,"hash":"..."` (DESIGN 5.5)."""
-    return raw[:-TAIL_LENGTH] + b"}"
 
 
 def _row(name: str, chain: Chain, silent_before: str) -> dict[str, Any]:

@@ -3,13 +3,14 @@
 import logging
 import time
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 import msgspec
 
-from webhook.audit.read import Follower, Notice, Position
+from webhook.audit.read import Follower, Line, Notice, Position
 from webhook.exporter.chains import Chains
-from webhook.exporter.decisions import Tally
+from webhook.exporter.decisions import Reader, Tally
 from webhook.exporter.events import EventTally
 from webhook.exporter.history import History
 from webhook.exporter.publish import write_atomically
@@ -46,6 +47,7 @@ class Collector:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
         self.state = _load(self._path)
+        self._reader = Reader(self.state.tally)
         self._follower = Follower(audits, self.state.position)
         self._changed = False
         self._saved_at = time.monotonic()
@@ -54,17 +56,12 @@ class Collector:
         """Read what has come, for at most so many seconds (None: all there is). Returns how many lines."""
         deadline = None if seconds is None else time.monotonic() + seconds
         found = 0
-        add, record, checkpoint = self.state.tally.add, self.state.chains.record, self.state.chains.checkpoint
         while lines := self._follower.poll():
-            for line in lines:
-                if line.kind == "record":
-                    brief = add(line.raw)
-                    record(line, brief.time if brief is not None else "")
-                else:
-                    checkpoint(line)
+            self._take(lines)
             found += len(lines)
             if deadline is not None and time.monotonic() > deadline:
                 break
+        self._reader.flush()
         for notice in self._follower.take_notices():
             self.state.chains.notice(notice)
             self.notices.append(notice)
@@ -72,6 +69,18 @@ class Collector:
         del self.notices[:-NOTICE_LIMIT]
         self._changed = self._changed or found > 0
         return found
+
+    def _take(self, lines: Sequence[Line]) -> None:
+        """Runs of records of one stream go through together; they are most of what there is."""
+        chains = self.state.chains
+        for (kind, stream), run in groupby(lines, _run_of):
+            if kind == "checkpoint":
+                for line in run:
+                    chains.checkpoint(line)
+                continue
+            records = list(run)
+            chains.records(stream, records)
+            chains.seen(stream, self._reader.add([line.raw for line in records]))
 
     def touch(self) -> None:
         """Something else in the state has changed (events, history)."""
@@ -94,6 +103,10 @@ class Collector:
     def close(self) -> None:
         self.save(now=True)
         self._follower.close()
+
+
+def _run_of(line: Line) -> tuple[str, str]:
+    return line.kind, line.stream
 
 
 def _load(path: Path | None) -> State:

@@ -1,6 +1,6 @@
 """Bounded aggregates over audit records: one pass, one line at a time, never more memory than the limits below."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
@@ -37,6 +37,9 @@ class _Finding(_Part, frozen=True):
     message: str = ""
 
 
+_NO_FINDING = _Finding()
+
+
 class _Owner(_Part, frozen=True):
     kind: str = ""
     name: str = ""
@@ -55,8 +58,16 @@ class _User(_Part, frozen=True):
 
 
 class _Policy(_Part, frozen=True):
-    revision: str = ""
     rule: str | None = None
+
+
+class _Revision(_Part, frozen=True):
+    revision: str = ""
+
+
+class _Revised(_Part, frozen=True):
+    time: str = ""
+    policy: _Revision = _Revision()
 
 
 class Brief(_Part, frozen=True):
@@ -67,14 +78,11 @@ class Brief(_Part, frozen=True):
     verdict: str
     object: _Name
     id: str = ""
-    stream: str = ""
-    seq: int = 0
     dry_run: bool = False
     user: _User = _User()
     policy: _Policy = _Policy()
     would: str | None = None
     findings: tuple[_Finding, ...] = ()
-    gpu: dict[str, str] = {}
 
 
 class Last(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
@@ -91,6 +99,13 @@ class Last(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=F
     def gate(self) -> Gate:
         """The gate that refused: 3 for quota, else 2."""
         return "quota" if self.code in QUOTA_CODES else "policy"
+
+
+def last_of(record: Brief) -> Last:
+    """What is kept of a record; the reason only of a refusal."""
+    finding = _reason(record.findings) if record.verdict == "deny" else _NO_FINDING
+    message = finding.message.split("\n", 1)[0][:300]
+    return Last(record.id, record.time, record.verdict, record.policy.rule or "", finding.code, message)
 
 
 class Refused(msgspec.Struct, rename="camel", gc=False):
@@ -116,118 +131,19 @@ class Tally(msgspec.Struct, rename="camel"):
     unreadable: int = 0
     first_time: str = ""
     last_time: str = ""
-    last_revision: str = ""
     namespaces: dict[str, None] = {}
     counts: dict[str, int] = {}
     codes: dict[str, int] = {}
     minutes: dict[int, list[int]] = {}
     """Minute since the epoch -> [admitted, denied]."""
     workloads: dict[str, Last] = {}
+    """`namespace/kind/name` -> its last decision, the longest untouched first."""
     pods: dict[str, None] = {}
     """`namespace/name` of pods for which a record exists, the longest unseen first."""
     refused_users: dict[str, int] = {}
     refused_workloads: dict[str, Refused] = {}
     refused_lines: list[msgspec.Raw] = []
     other_lines: list[msgspec.Raw] = []
-
-    def add(self, line: bytes) -> Brief | None:
-        """Count one line of a stream; None for a line that is no record."""
-        try:
-            record = _decoder.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            self.unreadable += 1
-            return None
-        self.records += 1
-        time, findings = record.time, record.findings
-        self.last_revision = record.policy.revision
-        if time > self.last_time:
-            self.last_time = time
-        if time < self.first_time or not self.first_time:
-            self.first_time = time
-        denied = record.verdict == "deny"
-        refused = denied or record.would == "deny"
-        codes = [finding.code for finding in findings] if findings else ()
-        self._remember(line, refused or (bool(codes) and not _EXCEPTIONS.isdisjoint(codes)))
-        if record.dry_run:
-            self.dry_run += 1
-            return record
-        self._count(record, denied, codes)
-        if denied or record.phase == "mutate":
-            self._join(record, denied)
-        elif record.object.kind == "Pod" and record.object.name:
-            _touch(self.pods, f"{record.object.namespace}/{record.object.name}", None, POD_LIMIT)
-        return record
-
-    def _count(self, record: Brief, denied: bool, codes: Iterable[str]) -> None:
-        namespace, verdict, phase = record.object.namespace or "", record.verdict, record.phase
-        if namespace not in self.namespaces:
-            namespace = self._new_namespace(namespace)
-        if denied:
-            self.denied += 1
-            self._count_minute(record.time, 1)
-        elif verdict == "patch":
-            self.patched += 1
-        elif phase == "validate":
-            self.admitted += 1
-            self._count_minute(record.time, 0)
-        if record.would == "deny":
-            self.would_deny += 1
-        key = f"{namespace}\t{record.policy.rule or ''}\t{phase}\t{verdict}"
-        counts = self.counts
-        if key in counts:
-            counts[key] += 1
-        else:
-            _bump(counts, key, f"{OTHER}\t{OTHER}\t{phase}\t{verdict}")
-        for code in codes:
-            _bump(self.codes, f"{namespace}\t{code}", f"{OTHER}\t{OTHER}")
-
-    def _new_namespace(self, namespace: str) -> str:
-        if len(self.namespaces) >= NAMESPACE_LIMIT:
-            return OTHER
-        self.namespaces[namespace] = None
-        return namespace
-
-    def _count_minute(self, time: str, which: int) -> None:
-        minute = _minute(time[:16])
-        counts = self.minutes.get(minute)
-        if counts is None:
-            counts = self.minutes[minute] = [0, 0]
-            if len(self.minutes) > 2 * MINUTES:
-                for old in sorted(self.minutes)[:-MINUTES]:
-                    del self.minutes[old]
-        counts[which] += 1
-
-    def _join(self, record: Brief, denied: bool) -> None:
-        """Remember the decision about the object, for the events that name it and for the list of refusals."""
-        name = record.object
-        finding = _reason(record.findings) if denied else _NO_FINDING
-        message = finding.message.split("\n", 1)[0][:300]
-        last = Last(record.id, record.time, record.verdict, record.policy.rule or "", finding.code, message)
-        key = f"{name.namespace}/{name.kind}/{name.name or name.generate_name or ''}"
-        _touch(self.workloads, key, last, WORKLOAD_LIMIT)
-        if denied:
-            self._count_refusal(record, last)
-
-    def _count_refusal(self, record: Brief, last: Last) -> None:
-        name = record.object
-        _bump(self.refused_users, record.user.name, OTHER, NAME_LIMIT)
-        kind, label = name.kind, name.name or name.generate_name or ""
-        if name.owner is not None:  # pods of one controller are one workload, whatever their names
-            kind, label = name.owner.kind, name.owner.name
-        key = f"{name.namespace}/{kind}/{label}"
-        if key not in self.refused_workloads and len(self.refused_workloads) >= NAME_LIMIT:
-            key = f"{OTHER}/{OTHER}/{OTHER}"
-        refused = self.refused_workloads.setdefault(key, Refused())
-        refused.count += 1
-        refused.last = last
-
-    def _remember(self, line: bytes, important: bool) -> None:
-        lines, limit = (self.refused_lines, RECENT_REFUSED) if important else (self.other_lines, RECENT_OTHERS)
-        lines.append(msgspec.Raw(line))
-        if len(lines) > 2 * limit:
-            del lines[:-limit]
-
-    # -- questions --------------------------------------------------------------------------------------------------
 
     def last_about(self, namespace: str, chain: Iterable[tuple[str, str]]) -> Last | None:
         """The last decision about the first of these (kind, name) that has one."""
@@ -240,13 +156,19 @@ class Tally(msgspec.Struct, rename="camel"):
     def recent(self) -> list[dict[str, Any]]:
         """Whole records, newest first; a long one without its input and facts."""
         records = []
-        for line in (*self.refused_lines[-RECENT_REFUSED:], *self.other_lines[-RECENT_OTHERS:]):
+        for line in (*self.refused_lines, *self.other_lines):
             record = msgspec.json.decode(line)
             if len(memoryview(line)) > RECENT_BYTES:
                 record["input"] = record["facts"] = None
                 record["shortened"] = True
             records.append(record)
         return sorted(records, key=lambda record: (record["time"], record.get("seq", 0)), reverse=True)
+
+    @property
+    def last_revision(self) -> str:
+        """The policy revision of the newest record that is kept whole; "" without any."""
+        newest = max((*self.refused_lines[-1:], *self.other_lines[-1:]), key=_time_of, default=None)
+        return "" if newest is None else msgspec.json.decode(newest, type=_Revised).policy.revision
 
     def denied_since(self, minute: int) -> int:
         """Refusals in and after a minute since the epoch, of those that are still remembered."""
@@ -274,35 +196,163 @@ class Tally(msgspec.Struct, rename="camel"):
                 self.pods[key] = None
 
 
+def _time_of(line: msgspec.Raw) -> str:
+    return msgspec.json.decode(line, type=_Revised).time
+
+
+# -- counting ---------------------------------------------------------------------------------------------------------
+
+_Combination = tuple[str | None, str | None, str, str, str | None, tuple[str, ...]]
+"""Namespace, rule, phase, verdict, would, finding codes: what most records share with many others."""
+
+WAITING_LIMIT = 20_000  # combinations and workloads that wait to be laid out
+
 _decoder = msgspec.json.Decoder(Brief)
-_NO_FINDING = _Finding()
-_minute_cache: dict[str, int] = {}
+
+
+class Reader:
+    """Counts records into a Tally. `add` runs once per record, so it only does what differs between records.
+
+    What many records share is counted per combination, and laid out by `flush` before anybody reads the tally.
+    """
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+        self._combinations: dict[_Combination, int] = {}
+        self._minutes: dict[str, list[int]] = {}
+        self._latest: dict[str, Brief] = {}
+
+    def add(self, lines: Sequence[bytes]) -> str:
+        """Count lines of one stream; what is no record counts as unreadable. Returns the time of the last record."""
+        tally, decode, combinations = self._tally, _decoder.decode, self._combinations
+        latest, pods = self._latest, tally.pods
+        refused_lines: list[bytes] = []
+        other_lines: list[bytes] = []
+        minute, counts, time, records = "", [0, 0], "", 0
+        for line in lines:
+            try:
+                record = decode(line)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                continue
+            records += 1
+            time, name, findings = record.time, record.object, record.findings
+            verdict, phase = record.verdict, record.phase
+            if not time.startswith(minute) or not minute:
+                if records == 1 and (time < tally.first_time or not tally.first_time):
+                    tally.first_time = time
+                minute = time[:16]
+                counts = self._minutes.setdefault(minute, [0, 0])
+            codes = tuple([finding.code for finding in findings]) if findings else ()
+            denied = verdict == "deny"
+            if denied or record.would == "deny" or (codes and not _EXCEPTIONS.isdisjoint(codes)):
+                refused_lines.append(line)
+            else:
+                other_lines.append(line)
+            if record.dry_run:
+                tally.dry_run += 1
+                continue
+            key = (name.namespace, record.policy.rule, phase, verdict, record.would, codes)
+            combinations[key] = combinations.get(key, 0) + 1
+            if denied or phase == "mutate":
+                about = f"{name.namespace}/{name.kind}/{name.name or name.generate_name or ''}"
+                latest.pop(about, None)  # so that it goes to the end
+                latest[about] = record
+                if denied:
+                    counts[1] += 1
+                    self._count_refusal(record)
+            elif verdict == "allow":
+                counts[0] += 1
+                if name.kind == "Pod" and name.name:
+                    pod = f"{name.namespace}/{name.name}"
+                    pods.pop(pod, None)
+                    pods[pod] = None
+        tally.records += records
+        tally.unreadable += len(lines) - records
+        tally.last_time = max(tally.last_time, time)
+        _keep_last(tally.refused_lines, refused_lines, RECENT_REFUSED)
+        _keep_last(tally.other_lines, other_lines, RECENT_OTHERS)
+        _forget_first(pods, POD_LIMIT)
+        if len(combinations) + len(latest) > WAITING_LIMIT:
+            self.flush()
+        return time
+
+    def _count_refusal(self, record: Brief) -> None:
+        tally, name = self._tally, record.object
+        _bump(tally.refused_users, record.user.name, OTHER, 1, NAME_LIMIT)
+        kind, label = name.kind, name.name or name.generate_name or ""
+        if name.owner is not None:  # pods of one controller are one workload, whatever their names
+            kind, label = name.owner.kind, name.owner.name
+        key = f"{name.namespace}/{kind}/{label}"
+        if key not in tally.refused_workloads and len(tally.refused_workloads) >= NAME_LIMIT:
+            key = f"{OTHER}/{OTHER}/{OTHER}"
+        refused = tally.refused_workloads.setdefault(key, Refused())
+        refused.count += 1
+        refused.last = last_of(record)
+
+    def flush(self) -> None:
+        """Lay out what waits."""
+        for combination, count in self._combinations.items():
+            self._lay_out(combination, count)
+        for text, (admitted, denied) in self._minutes.items():
+            if admitted or denied:
+                counts = self._tally.minutes.setdefault(_minute(text), [0, 0])
+                counts[0] += admitted
+                counts[1] += denied
+        for old in sorted(self._tally.minutes)[:-MINUTES]:
+            del self._tally.minutes[old]
+        self._combinations.clear()
+        self._minutes.clear()
+        workloads = self._tally.workloads
+        for about, record in self._latest.items():
+            workloads.pop(about, None)
+            workloads[about] = last_of(record)
+        self._latest.clear()
+        _forget_first(workloads, WORKLOAD_LIMIT)
+
+    def _lay_out(self, combination: _Combination, count: int) -> None:
+        tally = self._tally
+        namespace, rule, phase, verdict, would, codes = combination
+        namespace = namespace or ""
+        if namespace not in tally.namespaces:
+            if len(tally.namespaces) < NAMESPACE_LIMIT:
+                tally.namespaces[namespace] = None
+            else:
+                namespace = OTHER
+        tally.denied += count * (verdict == "deny")
+        tally.patched += count * (verdict == "patch")
+        tally.admitted += count * (verdict == "allow" and phase == "validate")
+        tally.would_deny += count * (would == "deny")
+        _bump(
+            tally.counts,
+            f"{namespace}\t{rule or ''}\t{phase}\t{verdict}",
+            f"{OTHER}\t{OTHER}\t{phase}\t{verdict}",
+            count,
+        )
+        for code in codes:
+            _bump(tally.codes, f"{namespace}\t{code}", f"{OTHER}\t{OTHER}", count)
 
 
 def _minute(text: str) -> int:
     """Minute since the epoch of "2026-12-01T08:15"; 0 for a time that is none."""
-    minute = _minute_cache.get(text)
-    if minute is None:
-        if len(_minute_cache) > 4 * MINUTES:
-            _minute_cache.clear()
-        try:
-            minute = int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) // 60
-        except ValueError:
-            minute = 0
-        _minute_cache[text] = minute
-    return minute
+    try:
+        return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) // 60
+    except ValueError:
+        return 0
 
 
-def _bump(table: dict[str, int], key: str, other: str, limit: int = KEY_LIMIT) -> None:
+def _bump(table: dict[str, int], key: str, other: str, count: int, limit: int = KEY_LIMIT) -> None:
     if key not in table and len(table) >= limit:
         key = other
-    table[key] = table.get(key, 0) + 1
+    table[key] = table.get(key, 0) + count
 
 
-def _touch(table: dict[str, Any], key: str, value: Any, limit: int) -> None:
-    """Put at the end; when there are too many, those that were touched least recently go, many at once."""
-    table.pop(key, None)
-    table[key] = value
+def _keep_last(kept: list[msgspec.Raw], new: list[bytes], limit: int) -> None:
+    kept.extend(map(msgspec.Raw, new[-limit:]))
+    del kept[:-limit]
+
+
+def _forget_first(table: dict[str, Any], limit: int) -> None:
+    """What was touched least recently goes, many at once: taking the first of a dict one by one is slow."""
     if len(table) > limit + limit // 4:
         for old in list(islice(table, len(table) - limit)):
             del table[old]

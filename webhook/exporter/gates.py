@@ -144,7 +144,7 @@ def _refused(view: ClusterView, tally: Tally, since: str) -> Iterable[tuple[str,
         namespace, kind, name = key.split("/", 2)
         if last is None or last.time < since or (view.namespaces and namespace not in view.labels):
             continue
-        newest = tally.workloads.get(key)
+        newest = tally.last_about(namespace, [(kind, name)])
         if newest is not None and newest.verdict != "deny" and newest.time > last.time:
             continue
         stop = Stop(last.gate, "refused", {"message": last.message})
