@@ -148,6 +148,13 @@ class Survey(msgspec.Struct, frozen=True, rename="camel"):
     objects: tuple[Preview, ...]
     pods: tuple[PodFate, ...]
 
+    def of(self, namespace: str) -> "Survey":
+        """The part of it that is about one namespace."""
+        return Survey(
+            tuple(each for each in self.objects if each.namespace == namespace),
+            tuple(each for each in self.pods if each.namespace == namespace),
+        )
+
     @property
     def is_bad_news(self) -> bool:
         """Whether anything would be refused or not come back."""

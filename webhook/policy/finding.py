@@ -1,13 +1,14 @@
 """One line of `policy lint`: a code, how grave it is, where it stands, what it says and how to mend it."""
 
 import re
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
 
 from webhook.language import say
 from webhook.policy.active import Policy
-from webhook.policy.problem import Place
+from webhook.policy.problem import Place, Problem
 
 Level = Literal["error", "warning", "info"]
 
@@ -28,6 +29,23 @@ class LintFinding(msgspec.Struct, frozen=True, kw_only=True):
         where = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
         where = f"{where}: {self.path}" if where else self.path
         return f"{where}: {self.level}: {self.message} [{self.code}]" + (f" - {self.fix}" if self.fix else "")
+
+
+def of_problems(problems: Iterable[Problem]) -> list[LintFinding]:
+    """What kept a policy from loading, as errors with the code `Invalid`."""
+    return [
+        LintFinding(
+            level="error",
+            code="Invalid",
+            file=each.file,
+            line=each.line,
+            column=each.column,
+            path=each.path,
+            message=each.message,
+            fix=each.hint,
+        )
+        for each in problems
+    ]
 
 
 def finding(policy: Policy, level: Level, code: str, path: str, **values: Any) -> LintFinding:

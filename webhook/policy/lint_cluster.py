@@ -144,5 +144,5 @@ def _quotas(policy: Policy, cluster: Cluster) -> Iterator[LintFinding]:
             continue
         for key in quota.ineffective_keys(item):
             name = f"ResourceQuota {namespace}/{item.metadata.name}"
-            values = {"quota": name, "dead": key, "effective": quota.effective_key(key)}
+            values = {"dead": key, "effective": quota.effective_key(key)}
             yield cluster_finding(policy, "warning", "QuotaKeyIneffective", name, **values)
