@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.deploy.conftest import Objects, one
-from webhook.cluster.kinds import POD, WATCHED
+from webhook.cluster.kinds import permissions
 from webhook.exporter import live
 
 READ = {"get", "list", "watch"}
@@ -28,7 +28,7 @@ def grants(role: dict[str, Any]) -> dict[str, set[str]]:
 
 
 def test_the_webhook_may_watch_what_it_watches_and_list_pods_and_nothing_else(objects: Objects) -> None:
-    expected = {f"{kind.group}/{kind.plural}": READ for kind in WATCHED} | {f"/{POD.plural}": {"list"}}
+    expected = {f"{group}/{plural}": set(verbs) for (group, plural), verbs in permissions().items()}
     assert grants(one(objects, "ClusterRole", "gpu-webhook")) == expected
 
 
