@@ -41,7 +41,7 @@ def apply_patch(manifest: Manifest, patch: "Iterable[PatchOperation]") -> Manife
     import jsonpatch
     import msgspec
 
-    operations = msgspec.to_builtins(list(patch))
+    operations = msgspec.json.decode(msgspec.json.encode(list(patch)))  # as it would come off the wire
     if not operations:
         return manifest
     return cast(Manifest, jsonpatch.JsonPatch(operations).apply(manifest))
