@@ -73,6 +73,9 @@ class HttpServer(ThreadedWSGIServer):
                 _cut(request)
                 request.close()
 
+    def log(self, type: str, message: str, *args: Any) -> None:
+        """Like `_Handler.log`: connections that end in the middle of TLS would fill the terminal."""
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Broken connections are the client's business."""
 

@@ -36,9 +36,14 @@ class Scheduler:
                 and not _helps(change.record.object, change.previous.object)
             ):
                 return []
+            self._retry()
         elif change.resource is not resources.PODS or not self._note(change):
             return []
         return [_ROUND]
+
+    def _retry(self) -> None:
+        """Room may have appeared: every waiting pod is tried again."""
+        self._waiting |= dict.fromkeys(self._waiting, True)
 
     def _note(self, change: Change) -> bool:
         """Keep the books of waiting pods; whether a round is due."""
@@ -50,8 +55,10 @@ class Scheduler:
                 return True
             return False
         self._waiting.pop(key, None)
-        freed = change.type == "DELETED" or is_finished(pod)
-        return freed and bool(pod["spec"].get("nodeName"))
+        freed = (change.type == "DELETED" or is_finished(pod)) and bool(pod["spec"].get("nodeName"))
+        if freed:
+            self._retry()
+        return freed
 
     def sync(self, key: Key) -> None:
         nodes = [typed.read(record.raw, Node) for record in self._client.store.records(resources.NODES)]
