@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo test lint typecheck e2e bench kind clean
+.PHONY: setup demo test lint typecheck e2e bench manifests kind clean
 
 setup: $(VENV)/.ready  ## install everything into .venv
 
@@ -35,13 +35,22 @@ bench: setup  ## measure and compare with the figures in docs/performance.md
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,bench]'
 	$(BIN)/python -m tests.bench.run
 
+manifests: setup  ## write again what deploy/ generates from policies/
+	$(BIN)/gpu-webhook manifests > deploy/base/webhook-configurations.yaml
+	$(BIN)/gpu-webhook manifests --configmap > deploy/base/policy-configmap.yaml
+	$(BIN)/gpu-webhook manifests --fail-closed > deploy/components/fail-closed/webhook-configurations.yaml
+	$(BIN)/gpu-webhook manifests --fail-closed --configmap > deploy/components/fail-closed/policy-configmap.yaml
+
 kind: setup  ## build, load and install into a kind cluster (needs Docker and kind), then the e2e suite
 	docker build --file deploy/Dockerfile --tag gpu-webhook:kind .
 	kind get clusters | grep -qx gpu-webhook || kind create cluster --name gpu-webhook
 	kind load docker-image gpu-webhook:kind --name gpu-webhook
-	kubectl --context kind-gpu-webhook apply -k deploy/cluster -k deploy/overlays/kind
-	kubectl --context kind-gpu-webhook --namespace gpu-webhook rollout status deployment --timeout 120s
-	$(MAKE) e2e
+	kubectl --context kind-gpu-webhook apply -k deploy/overlays/kind
+	kubectl --context kind-gpu-webhook label --overwrite node --all \
+	  gpu.platform/pool=inference accelerator=nvidia-a100 topology.kubernetes.io/zone=local-a
+	kubectl --context kind-gpu-webhook --namespace gpu-webhook rollout status deployment --timeout 180s
+	mkdir -p .lab && kind get kubeconfig --name gpu-webhook > .lab/kind-kubeconfig
+	KUBECONFIG=$(CURDIR)/.lab/kind-kubeconfig $(MAKE) e2e
 
 clean:  ## remove everything that make and the program made here
 	rm -rf $(VENV) build dist bench artifacts *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .demo .lab
