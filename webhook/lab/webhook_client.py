@@ -204,6 +204,7 @@ def _tls_context(ca_bundle: str) -> ssl.SSLContext:
 
 _UNTRUSTED: Final = "certificate signed by unknown authority"
 _X509_ERRORS: Final = {
+    7: _UNTRUSTED,  # another authority of the same name
     10: "certificate has expired or is not yet valid",
     18: _UNTRUSTED,
     19: _UNTRUSTED,
