@@ -137,7 +137,7 @@ def test_b61_if_the_live_read_fails_too_the_labels_are_unknown(fake: FakeApi) ->
         fake.every[f"{NAMESPACES}/team-dead"] = silent(5)
         began = time.monotonic()
         assert cluster.current().namespace_labels("team-dead") is None
-        assert time.monotonic() - began < 0.5
+        assert time.monotonic() - began < 1.0
         assert cluster.current().namespace_labels("team-dead") is None  # remembered for a moment
         assert fake.count(f"{NAMESPACES}/team-dead") == 1
 
@@ -232,9 +232,16 @@ def test_a_fresh_read_that_fails_is_none_and_in_time(fake: FakeApi, kind: str) -
             fake.every[row.path("team-a")] = play
             began = time.monotonic()
             assert cluster.fresh("team-a") is None
-            assert time.monotonic() - began < 0.45
+            assert time.monotonic() - began < 1.0  # 0.3 s, and a busy machine
         del fake.every[row.path("team-a")]
         assert cluster.fresh("team-a", timeout=2) is not None  # nothing was left behind
+
+
+def test_a_connection_that_was_closed_meanwhile_costs_a_fresh_read_nothing(fake: FakeApi) -> None:
+    small_cluster(fake)
+    with live(fake) as cluster:
+        fake.script[kinds.RESOURCE_QUOTA.path("team-a")] = fake_api.deque([fake_api.cut])
+        assert cluster.fresh("team-a", timeout=2) is not None
 
 
 def test_a_dead_api_server_holds_few_threads_and_nobody_for_long(fake: FakeApi) -> None:
@@ -256,7 +263,7 @@ def test_a_dead_api_server_holds_few_threads_and_nobody_for_long(fake: FakeApi) 
         for asker in askers:
             asker.join(5)
         assert answers == [None] * 40
-        assert max(took) < 0.7
+        assert max(took) < 1.5
         assert most <= before + 40 + 12 + 12  # askers, readers, and the fake's own threads for the readers
 
 
@@ -356,7 +363,7 @@ def test_stale_watches_of_an_api_server_that_is_down_are_not(fake: FakeApi) -> N
         eventually(lambda: cluster.age() > 0.2)
         began = time.monotonic()
         told = cluster.status()
-        assert time.monotonic() - began < 0.8
+        assert time.monotonic() - began < 1.5
         assert not told.stale
         assert told.reasons
         assert "s old" in told.reasons[0]

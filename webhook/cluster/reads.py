@@ -60,6 +60,13 @@ class BoundedReads:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _get(self, path: str, query: Mapping[str, Any], deadline: float) -> bytes | ApiError:
+        answer = self._try(path, query, deadline)
+        if isinstance(answer, ApiError) and answer.status == 0:
+            # A connection kept from an earlier read may just have been closed by the other side: that is no answer.
+            return self._try(path, query, deadline)
+        return answer
+
+    def _try(self, path: str, query: Mapping[str, Any], deadline: float) -> bytes | ApiError:
         left = deadline - time.monotonic()
         if left <= 0:
             return ApiError(0, f"{path}: no time left")
