@@ -101,8 +101,7 @@ def _read(inputs: Iterable[str]) -> list[Manifest]:
     found: list[Manifest] = []
     try:
         for each in inputs:
-            text = click.get_text_stream("stdin").read() if each == "-" else None
-            placed = manifests.read(Path(each)) if text is None else manifests.parse(text, "stdin")
+            placed = manifests.parse(sys.stdin.read(), "stdin") if each == "-" else manifests.read(Path(each))
             found += [manifest for _, manifest in placed]
     except (manifests.ManifestError, UnicodeDecodeError) as error:
         _unreadable(str(error))
