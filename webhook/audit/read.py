@@ -32,6 +32,7 @@ STDIN = "-"
 KUBERNETES = "kubernetes"
 CHUNK = 4 << 20
 """About how many bytes of a source one `poll` gives at most."""
+_BLOCK = 1 << 18
 _READ = 1 << 17  # larger reads are slower: their memory goes back to the system each time
 MAX_LINE = 64 << 20
 """Longer than any record: without a bound a file without newlines would fill the memory."""
@@ -150,22 +151,42 @@ def _reading_order(path: Path) -> tuple[str, int, str]:
     return (first.stream, first.seq, path.name) if first else (path.name, 0, "")
 
 
-def lines_in(path: Path, progress: Callable[[int], object] | None = None) -> Iterator[bytes]:
-    """The whole lines of a file without newlines; half a line at the end is left out, NULs are cut off.
+def blocks_in(path: Path, progress: Callable[[int], object] | None = None) -> Iterator[bytes]:
+    """A file in blocks of whole lines, newlines included; half a line at the end is left out. Raises OSError.
 
-    `progress` is called with the number of bytes read since its last call. Raises OSError.
+    `progress` is called with the number of bytes read since its last call.
     """
-    unreported = 0
     with path.open("rb") as file:
-        while line := file.readline(MAX_LINE):
-            unreported += len(line)
-            if progress and unreported >= CHUNK:
-                progress(unreported)
-                unreported = 0
-            if line[-1:] == b"\n":
-                yield line[:-1] if line[0] else line.strip(b"\0\n")
-    if progress:
-        progress(unreported)
+        while block := file.read(_BLOCK):
+            block += file.readline(MAX_LINE)
+            if progress:
+                progress(len(block))
+            yield block if block[-1:] == b"\n" else block[: block.rfind(b"\n") + 1]
+
+
+def lines_in(path: Path, progress: Callable[[int], object] | None = None) -> Iterator[bytes]:
+    """The whole lines of a file without newlines; NULs around a line are cut off. Raises OSError."""
+    for block in blocks_in(path, progress):
+        for line in block.split(b"\n")[:-1]:
+            yield line.strip(b"\0") if line[:1] == b"\0" else line
+
+
+def near_the_end(audits: Iterable[Path], distance: int = 1 << 18) -> Position:
+    """A position from which a Follower reads about the last `distance` bytes of each file only. Raises OSError."""
+    return Position(tuple(_near_the_end(path, distance) for audit in audits for path in files_in(audit)))
+
+
+def _near_the_end(path: Path, distance: int) -> FilePosition:
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        offset = 0
+        if status.st_size > distance:
+            file.seek(status.st_size - distance)
+            file.readline(MAX_LINE)
+            offset = file.tell()
+        file.seek(max(0, offset - _FINGERPRINT))
+        fingerprint = file.read(offset - file.tell())
+    return FilePosition(str(path), status.st_ino, offset, 0, fingerprint.hex())
 
 
 # -- following --------------------------------------------------------------------------------------------------------
