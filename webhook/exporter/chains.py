@@ -1,132 +1,132 @@
 """Audit chains verified as their records come: one small state per stream, kept on disk between runs."""
 
-import hashlib
 from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
 
-from webhook.audit import checkpoint
-from webhook.audit.read import Line, Notice
-from webhook.audit.segments import TAIL_LENGTH, ZEROS, tail
+from webhook.audit import verify
+from webhook.audit.read import Line
+from webhook.audit.segments import ZEROS, tail
 
 State = Literal["open", "intact", "unclosed", "gap", "bad"]
 
 STREAM_LIMIT = 1_000
 """Streams that are remembered; a stream begins at every start of a webhook process."""
+LISTED = 200
+"""Streams in the published status: those that need a person first, then the latest."""
 UNCLOSED_SECONDS = 900.0
 """A stream without a closing checkpoint that has been silent so long belongs to a process that is gone."""
-CHECKPOINT_LIMIT = 64
-"""Checkpoints of a stream that wait for the record that they name."""
 
-_RANK: dict[State, int] = {"bad": 0, "gap": 1, "unclosed": 2, "open": 3, "intact": 4}
+_URGENT: dict[State, int] = {"bad": 0, "gap": 1}
 
 
-class Chain(msgspec.Struct, rename="camel", omit_defaults=True):
-    """What is known of one stream. `head` is the hash of its last record; times are RFC 3339."""
+class ChainState(msgspec.Struct, rename="camel", omit_defaults=True):
+    """What is kept of one stream. `head` is the hash of record `seq`; times are RFC 3339."""
 
+    seq: int = 0
+    head: str = ZEROS
     records: int = 0
-    last_seq: int = 0
-    head: str = ""
-    last_time: str = ""
     lost: int = 0
     missing: int = 0
     closed: bool = False
+    last_time: str = ""
     problem: str = ""
     gap: str = ""
-    waiting: dict[int, str] = {}
-    """seq -> hash of checkpoints that named a record before it came."""
 
 
-class Chains(msgspec.Struct):
-    """All streams, the longest silent first."""
+class ChainStates(msgspec.Struct):
+    """Stream -> its state."""
 
-    streams: dict[str, Chain] = {}
+    streams: dict[str, ChainState] = {}
+
+    def document(self, silent_before: str) -> list[dict[str, Any]]:
+        """One row per stream. `silent_before`: RFC 3339, see UNCLOSED_SECONDS."""
+        rows = [_row(name, chain, silent_before) for name, chain in self.streams.items()]
+        rows.sort(key=lambda row: row["lastTime"], reverse=True)
+        return sorted(rows, key=lambda row: _URGENT.get(row["state"], 2))[:LISTED]
+
+    def totals(self, silent_before: str) -> dict[str, Any]:
+        """Sums over all streams, for metrics: how many in each state, and records read, lost and missing."""
+        rows = [_row(name, chain, silent_before) for name, chain in self.streams.items()]
+        states = {
+            state: sum(row["state"] == state for row in rows) for state in ("open", "intact", "unclosed", "gap", "bad")
+        }
+        return {"states": states} | {key: sum(row[key] for row in rows) for key in ("records", "lost", "missing")}
+
+
+class Verifier:
+    """Feeds lines to the chains of `webhook.audit.verify`, which go on where the last process stopped."""
+
+    def __init__(self, states: ChainStates) -> None:
+        self._states = states.streams
+        self._chains: dict[str, verify.Chain] = {}
 
     def records(self, stream: str, lines: Iterable[Line]) -> None:
         """Verify records of one stream, each against its own bytes and against the one before it."""
-        sha256, cut = hashlib.sha256, -TAIL_LENGTH
-        chain = self.streams.get(stream)
+        chain = self._chains.get(stream)
+        count = lost = 0
         for line in lines:
             if chain is None:
-                chain = self._open(line)
-            raw = line.raw
-            digest = sha256(raw[:cut] + b"}").hexdigest()  # the bytes that a hash covers (DESIGN 5.5)
-            if not raw.endswith(f',"prev":"{chain.head}","hash":"{digest}"}}'.encode()):
-                self._judge(chain, line, digest)
-                digest = (tail(raw) or ("", ""))[1]
-            chain.records += 1
-            chain.last_seq, chain.head = line.seq, digest
-            chain.lost += line.lost
-            if chain.waiting:
-                self._compare(chain, line.seq, chain.waiting.pop(line.seq, None))
+                chain = self._open(stream, line)
+            count += 1
+            lost += line.lost
+            chain.feed(line.raw, line.source, line.number)
+        if chain is not None:
+            state = self._take(stream, chain)
+            state.records += count
+            state.lost += lost
 
-    @staticmethod
-    def _judge(chain: Chain, line: Line, digest: str) -> None:
-        """What is wrong with a record that is not simply the next: the first problem of a stream is kept."""
-        ends = tail(line.raw)
-        follows = line.seq == chain.last_seq + 1 + line.lost and chain.head
-        if chain.problem:
-            return
-        if ends is None:
-            chain.problem = f"record {line.seq} does not end with prev and hash"
-        elif digest != ends[1]:
-            chain.problem = f"record {line.seq} was changed: its bytes do not give its hash"
-        elif follows and ends[0] != chain.head:
-            chain.problem = f"record {line.seq} does not follow record {chain.last_seq}: its prev is another hash"
+    def checkpoint(self, line: Line) -> None:
+        """A statement of how far a stream had come. The exporter holds no key: it compares seq and hash."""
+        chain = self._chains.get(line.stream)
+        if chain is None and line.stream in self._states:
+            chain = self._open(line.stream, line)
+        if chain is not None:
+            chain.feed_checkpoint_line(line.raw, line.source, line.number)
+            self._take(line.stream, chain).closed |= b'"kind":"closing"' in line.raw
 
     def seen(self, stream: str, time: str) -> None:
         """`time`: when the last record of the stream was written, RFC 3339."""
-        chain = self.streams.get(stream)
-        if chain is not None:
-            chain.last_time = max(chain.last_time, time)
+        state = self._states.get(stream)
+        if state is not None:
+            state.last_time = max(state.last_time, time)
 
-    def checkpoint(self, line: Line) -> None:
-        """Take a signed statement of how far the stream had come; the exporter holds no key, so only seq and hash."""
-        found = checkpoint.decode(line.raw)
-        chain = self.streams.get(line.stream)
-        if found is None or chain is None or found.kind == "retention":
-            return
-        chain.closed = chain.closed or found.kind == "closing"
-        if found.seq == chain.last_seq:
-            self._compare(chain, found.seq, found.hash)
-        elif found.seq > chain.last_seq:
-            chain.waiting[found.seq] = found.hash
-            while len(chain.waiting) > CHECKPOINT_LIMIT:
-                del chain.waiting[next(iter(chain.waiting))]
-
-    def notice(self, notice: Notice) -> None:
-        """A gap that the follower noticed (DESIGN 5.5: in the exporter's copy a gap is no forgery)."""
-        chain = self.streams.get(notice.stream)
-        if notice.kind == "gap" and chain is not None:
-            chain.missing += notice.count
-            chain.gap = notice.text
-
-    def document(self, silent_before: str) -> list[dict[str, Any]]:
-        """One row per stream: what needs a person first, then the latest. `silent_before`: RFC 3339."""
-        rows = [_row(name, chain, silent_before) for name, chain in self.streams.items()]
-        rows.sort(key=lambda row: row["lastTime"], reverse=True)
-        return sorted(rows, key=lambda row: min(_RANK[row["state"]], 2))
-
-    def _open(self, line: Line) -> Chain:
-        chain = self.streams[line.stream] = Chain(head=ZEROS if line.seq == 1 + line.lost else "")
-        if len(self.streams) > STREAM_LIMIT:
-            for name in oldest(self.streams, len(self.streams) - STREAM_LIMIT):
-                del self.streams[name]
+    def _open(self, stream: str, line: Line) -> verify.Chain:
+        """Where the last process stopped; at the start of the stream; or, if that is not to be had, right here."""
+        state = self._states.get(stream)
+        if state is None:
+            state = self._states[stream] = ChainState()
+            if line.seq != 1 + line.lost:
+                state.seq, state.head = line.seq - 1 - line.lost, (tail(line.raw) or (ZEROS, ""))[0]
+            self._forget()
+        chain = self._chains[stream] = verify.Chain(stream, copy=True, seq=state.seq, head=state.head)
         return chain
 
-    @staticmethod
-    def _compare(chain: Chain, seq: int, expected: str | None) -> None:
-        if expected is not None and expected != chain.head and not chain.problem:
-            chain.problem = f"record {seq} is not the one that a checkpoint names"
+    def _take(self, stream: str, chain: verify.Chain) -> ChainState:
+        """Write down how the chain stands."""
+        state = self._states[stream]
+        state.seq, state.head = chain.seq, chain.head
+        if chain.problem is not None and not state.problem:
+            state.problem = chain.problem.text
+        for gap in chain.gaps:
+            state.gap = gap.text
+        chain.gaps.clear()
+        return state
+
+    def missing(self, stream: str, count: int) -> None:
+        """Records between two that came are missing."""
+        state = self._states.get(stream)
+        if state is not None:
+            state.missing += count
+
+    def _forget(self) -> None:
+        for name in sorted(self._states, key=lambda name: self._states[name].last_time or "~")[:-STREAM_LIMIT]:
+            del self._states[name]
+            self._chains.pop(name, None)
 
 
-def oldest(streams: dict[str, Chain], count: int) -> Iterable[str]:
-    return sorted(streams, key=lambda name: streams[name].last_time)[:count]
-
-
-def _row(name: str, chain: Chain, silent_before: str) -> dict[str, Any]:
-    unclosed = not chain.closed and chain.last_time < silent_before
+def _row(name: str, chain: ChainState, silent_before: str) -> dict[str, Any]:
     state: State = "open"
     if chain.problem:
         state = "bad"
@@ -134,13 +134,13 @@ def _row(name: str, chain: Chain, silent_before: str) -> dict[str, Any]:
         state = "gap"
     elif chain.closed:
         state = "intact"
-    elif unclosed:
+    elif chain.last_time < silent_before:
         state = "unclosed"
     return {
         "stream": name,
         "state": state,
         "records": chain.records,
-        "lastSeq": chain.last_seq,
+        "lastSeq": chain.seq,
         "head": chain.head,
         "lost": chain.lost,
         "missing": chain.missing,

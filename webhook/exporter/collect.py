@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from webhook.audit.read import Follower, Line, Notice, Position
-from webhook.exporter.chains import Chains
+from webhook.exporter.chains import ChainStates, Verifier
 from webhook.exporter.decisions import Reader, Tally
 from webhook.exporter.events import EventTally
 from webhook.exporter.history import History
@@ -30,7 +30,7 @@ class State(msgspec.Struct):
     version: int = STATE_VERSION
     position: Position = Position()
     tally: Tally = msgspec.field(default_factory=Tally)
-    chains: Chains = msgspec.field(default_factory=Chains)
+    chains: ChainStates = msgspec.field(default_factory=ChainStates)
     events: EventTally = msgspec.field(default_factory=EventTally)
     history: History = msgspec.field(default_factory=History)
 
@@ -48,6 +48,7 @@ class Collector:
             folder.mkdir(parents=True, exist_ok=True)
         self.state = _load(self._path)
         self._reader = Reader(self.state.tally)
+        self._verifier = Verifier(self.state.chains)
         self._follower = Follower(audits, self.state.position)
         self._changed = False
         self._saved_at = time.monotonic()
@@ -63,7 +64,8 @@ class Collector:
                 break
         self._reader.flush()
         for notice in self._follower.take_notices():
-            self.state.chains.notice(notice)
+            if notice.kind == "gap":
+                self._verifier.missing(notice.stream, notice.count)
             self.notices.append(notice)
             _log.warning("audit: %s: %s", notice.source, notice.text)
         del self.notices[:-NOTICE_LIMIT]
@@ -72,7 +74,7 @@ class Collector:
 
     def _take(self, lines: Sequence[Line]) -> None:
         """Runs of records of one stream go through together; they are most of what there is."""
-        chains = self.state.chains
+        chains = self._verifier
         for (kind, stream), run in groupby(lines, _run_of):
             if kind == "checkpoint":
                 for line in run:

@@ -77,6 +77,7 @@ class Exporter:
             tally=state.tally,
             events=state.events,
             streams=state.chains.document(silent_before),
+            stream_totals=state.chains.totals(silent_before),
             utilisation=self._prometheus.utilisation() if self._prometheus else Utilisation(),
             problems=self._source.problems(),
             has_audit=collector.has_audit,

@@ -15,7 +15,7 @@ def findings_of(view: ClusterView, policy: Policy) -> list[dict[str, Any]]:
     return [*_quota_findings(view), *_policy_findings(view, policy), *_namespace_findings(view, policy)]
 
 
-def _finding(code: str, namespace: str, what: str, key: str, **values: Any) -> dict[str, Any]:
+def _finding(code: str, namespace: str, what: str, key: str, /, **values: Any) -> dict[str, Any]:
     sentences = both(key, **values)
     return {
         "code": code,

@@ -12,8 +12,6 @@ NAMESPACES = 500
 """Namespaces with series of their own, the largest first; the rest is summed up as `other`."""
 OTHER = "other"
 
-_STREAM_STATES = ("open", "intact", "unclosed", "gap", "bad")
-
 
 class StatusMetrics(Collector):
     """Families of the latest status; nothing before the first one."""
@@ -146,15 +144,15 @@ def _decisions(status: Mapping[str, Any]) -> Iterator[Metric]:
 
 
 def _trust(status: Mapping[str, Any]) -> Iterator[Metric]:
-    streams = status["streams"]
-    states = [((state,), sum(stream["state"] == state for stream in streams)) for state in _STREAM_STATES]
+    totals = status["streamTotals"]
+    states = [((state,), count) for state, count in totals.get("states", {}).items()]
     yield _gauge("audit_streams", "Audit streams by the state of their chain.", ("state",), states)
-    read = sum(stream["records"] for stream in streams)
-    yield _counter("audit_records", "Records read.", (), [((), read)])
-    lost = sum(stream["lost"] for stream in streams)
-    yield _counter("audit_lost", "Records that a webhook could not write.", (), [((), lost)])
-    gaps = sum(stream["missing"] for stream in streams)
-    yield _counter("audit_missing", "Records that were written but never reached the exporter.", (), [((), gaps)])
+    for name, key, text in (
+        ("audit_records", "records", "Records read."),
+        ("audit_lost", "lost", "Records that a webhook could not write."),
+        ("audit_missing", "missing", "Records that were written but never reached the exporter."),
+    ):
+        yield _counter(name, text, (), [((), totals.get(key, 0))])
     policy = status["policy"]
     yield _gauge("policy_loaded", "Whether the policy folder could be loaded.", (), [((), policy["loaded"])])
     yield _gauge("policy_info", "The policy in force.", ("revision",), [((policy["revision"],), 1)])

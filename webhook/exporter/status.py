@@ -47,6 +47,7 @@ class Observed:
     tally: Tally = field(default_factory=Tally)
     events: EventTally = field(default_factory=EventTally)
     streams: Sequence[Mapping[str, Any]] = ()
+    stream_totals: Mapping[str, Any] = field(default_factory=dict)
     history: Mapping[str, Any] = field(default_factory=dict)
     utilisation: Utilisation = field(default_factory=Utilisation)
     problems: Sequence[str] = ()
@@ -85,6 +86,7 @@ def status_of(view: ClusterView, state: PolicyState, observed: Observed, now: da
         "history": dict(observed.history),
         "findings": findings_of(view, policy),
         "streams": list(observed.streams),
+        "streamTotals": dict(observed.stream_totals),
         "outsidePolicy": outside_policy(pods, view, policy),
         "policy": _policy(state, view, now, observed.tally.last_revision),
         "factsAgeSeconds": round(view.age, 1),
