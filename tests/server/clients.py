@@ -4,7 +4,6 @@ import contextlib
 import json
 import socket
 import ssl
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,6 +74,18 @@ class Client:
         body, self._buffer = self._buffer[:length], self._buffer[length:]
         return Answer(int(first.split()[1]), headers, body)
 
+    def has_answer(self) -> bool:
+        """Whether some of an answer has come; does not wait for it."""
+        timeout = self.sock.gettimeout()
+        self.sock.setblocking(False)
+        try:
+            self._buffer += self.sock.recv(65536)
+        except ssl.SSLWantReadError:
+            return False
+        finally:
+            self.sock.settimeout(timeout)
+        return True
+
     def _more(self) -> None:
         piece = self.sock.recv(65536)
         if not piece:
@@ -107,8 +118,7 @@ def hostile(port: int, tls: ssl.SSLContext, kinds: dict[str, int]) -> Iterator[l
     held: list[socket.socket] = []
     try:
         for kind, count in kinds.items():
-            for _ in range(count):
-                held.append(_KINDS[kind](port, tls))
+            held += [_KINDS[kind](port, tls) for _ in range(count)]
         yield held
     finally:
         for sock in held:
@@ -161,9 +171,3 @@ _KINDS = {
     "plain-http": _plain_http,
     "idle": _idle,
 }
-
-
-def seconds(call: Any) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start

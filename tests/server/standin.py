@@ -1,4 +1,4 @@
-"""Stand-ins for the parts around the server: a policy, facts that never change, an engine that does what a test says."""
+"""Stand-ins for the parts around the server: a policy, facts that know nothing, an engine that does as it is told."""
 
 import json
 from collections.abc import Callable

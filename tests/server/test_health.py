@@ -57,5 +57,5 @@ def test_watches_that_are_stale_while_the_api_server_answers_are_this_process_fa
 
 
 def test_other_troubles_are_told_but_keep_the_process_ready() -> None:
-    health = Health(Watches(), (lambda: ["policy: old one stays"], lambda: [], lambda: ["audit: disk full"]))
+    health = Health(Watches(), (lambda: ["policy: old one stays"], list, lambda: ["audit: disk full"]))
     assert ready(health) == (200, {"status": "degraded", "reasons": ["policy: old one stays", "audit: disk full"]})

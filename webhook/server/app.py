@@ -27,6 +27,7 @@ BODY_LIMIT: Final = 10 * 1024 * 1024
 
 _BODY_READ: Final = "gpu_webhook.body_read"
 _JSON: Final = "application/json"
+_TOO_LARGE: Final = f"the body is larger than {BODY_LIMIT} bytes"
 
 
 class Ledger(Protocol):
@@ -43,14 +44,19 @@ def create_app(
     ledger: Ledger,
     metrics: Metrics,
     health: Health,
+    served: Callable[[int], None] = lambda _size: None,
 ) -> Flask:
-    """Wire the parts together; all of them live as long as the process. `policy` gives the one in force now."""
+    """Wire the parts together; all of them live as long as the process.
+
+    `policy` gives the one in force now; `served` is told the size of each review, in bytes, once it is judged.
+    """
     app = Flask(__name__, static_folder=None)
 
     def review(phase: Phase) -> Response:
         environ = request.environ
         asked_at: float = environ.get(ASKED_AT) or time.monotonic()
-        asked = wire.decode(read_body(environ), phase, time.time())
+        body = read_body(environ)
+        asked = wire.decode(body, phase, time.time())
         in_force = policy()
         decision = judge.judge(asked, in_force, asked_at)
         seconds = time.monotonic() - asked_at
@@ -62,6 +68,7 @@ def create_app(
         if decision.note is not None and not asked.dry_run:
             source.note(decision.note)
         metrics.decided(asked, decision, seconds)
+        served(len(body))
         return Response(wire.encode(asked, decision), mimetype=_JSON)
 
     def mutate() -> Response:
@@ -135,16 +142,21 @@ def read_body(environ: dict[str, Any]) -> bytes:
     if content_type != _JSON and content_type.partition(";")[0].strip().lower() != _JSON:
         raise WireError(415, f"Content-Type: expected {_JSON}, got {content_type[:64]}")
     length = environ.get("CONTENT_LENGTH")
-    too_large = WireError(413, f"the body is larger than {BODY_LIMIT} bytes")
     if length is not None and int(length) > BODY_LIMIT:
-        raise too_large
+        raise WireError(413, _TOO_LARGE)
+    body = _read(environ["wsgi.input"])
+    if len(body) > BODY_LIMIT:
+        del body  # the error's traceback would keep it
+        raise WireError(413, _TOO_LARGE)
+    environ[_BODY_READ] = True
+    return body
+
+
+def _read(stream: Any) -> bytes:
     try:
-        body: bytes = environ["wsgi.input"].read(BODY_LIMIT + 1)
+        body: bytes = stream.read(BODY_LIMIT + 1)
     except OSError:
         raise WireError(408, "the body did not arrive in time") from None
     except Exception as error:  # the HTTP parser's own errors
         raise WireError(400, f"the body could not be read: {error}") from None
-    if len(body) > BODY_LIMIT:
-        raise too_large
-    environ[_BODY_READ] = True
     return body

@@ -86,7 +86,7 @@ def settings(listener: socket.socket, certificate: Certificate, threads: int) ->
 def listen(address: str) -> socket.socket:
     """A socket bound to HOST:PORT ([HOST]:PORT for IPv6; port 0: a free one). Raises BindError."""
     host, _, port = address.rpartition(":")
-    if not port.isdecimal() or int(port) > 65535:
+    if not host or not port.isdecimal() or int(port) > 65535:
         raise BindError(f"{address}: expected HOST:PORT, say 0.0.0.0:8443")
     is_v6 = host.startswith("[") and host.endswith("]")
     host = host[1:-1] if is_v6 else host

@@ -1,6 +1,5 @@
 """Everything that one server process holds, started and stopped in order."""
 
-import gc
 import logging
 import sys
 import time
@@ -15,7 +14,7 @@ from webhook.audit.ledger import Ledger
 from webhook.decision.facts import FactSource
 from webhook.policy.active import Policy
 from webhook.policy.registration import NAMESPACE_LABEL, uncovered_rules
-from webhook.server import gauges
+from webhook.server import gauges, memory
 from webhook.server.app import create_app
 from webhook.server.health import Freshness, Health
 from webhook.server.judge import Judge
@@ -24,6 +23,11 @@ from webhook.server.reload import PolicyFolder
 from webhook.server.tls import Certificate
 
 log = logging.getLogger(__name__)
+
+SEGMENT_BYTES: Final = 16 << 20
+KEEP_SEGMENTS: Final = 128
+"""Together 2 GiB of ledger at most; small segments, because every restart begins one and a crash loop must not push
+out what was there before."""
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -81,7 +85,13 @@ class Process:
     def start(self) -> Wsgi:
         """Open the ledger, start the watches, and wire them into the application. Raises what its parts raise."""
         options = self._options
-        ledger = Ledger(options.audit_dir, key=options.signing_key, stdout=options.stdout)
+        ledger = Ledger(
+            options.audit_dir,
+            key=options.signing_key,
+            segment_bytes=SEGMENT_BYTES,
+            keep_segments=KEEP_SEGMENTS,
+            stdout=options.stdout,
+        )
         self._undo.append(ledger.close)
         folder = PolicyFolder(options.policy, options.own_namespace)
         source = options.open_source(lambda labels: folder.policy.covers_namespace(labels))
@@ -97,6 +107,8 @@ class Process:
                 gauges.of_facts(source.freshness),
             )
         )
+        trimmer = memory.Trimmer()
+        self._undo.append(trimmer.stop)
         judge = Judge(source.facts, lambda: metrics.failed("decide"))
         app = create_app(
             policy=lambda: folder.policy,
@@ -105,10 +117,10 @@ class Process:
             ledger=ledger,
             metrics=metrics,
             health=health,
+            served=trimmer.served,
         )
         log.info("policy %s %s, audit stream %s", folder.policy.name, folder.policy.revision, ledger.stream)
-        gc.collect()
-        gc.freeze()  # what lives from here to the end need not be looked at again
+        memory.freeze()
         return app
 
     def drain(self) -> None:
