@@ -171,11 +171,11 @@ def _work(lines: list[bytes]) -> Replay:
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """An answer as far as two are compared."""
+    """An answer as far as two are compared. `patch` is JSON, as the wire had it; `b""` is none."""
 
     verdict: str
     would: str | None
-    patch: tuple[Any, ...]
+    patch: bytes
     rule: str | None
     drifts: bool
     message: str
@@ -280,9 +280,8 @@ def _answer(decision: Decision) -> Answer:
     return Answer(decision.verdict, decision.would, _plain(decision.patch), decision.rule, drifts, headline)
 
 
-def _plain(patch: tuple[PatchOperation, ...]) -> tuple[Any, ...]:
-    """A patch as a reader of the record sees it: structs in its values become what JSON makes of them."""
-    return _patch_decoder.decode(msgspec.json.encode(patch)) if patch else ()
+def _plain(patch: tuple[PatchOperation, ...]) -> bytes:
+    return msgspec.json.encode(patch) if patch else b""
 
 
 # -- two answers ------------------------------------------------------------------------------------------------------
@@ -317,8 +316,8 @@ def _template(record: Record, request: Request, old: Answer, new: Answer, key: s
     row = workloads.by_kind(request.kind, request.group)
     if row is None or not row.template or request.sub_resource or new.verdict == "deny":
         return
-    changes = _in_template(old.patch, row.template) != _in_template(new.patch, row.template)
-    if changes or (new.drifts and not old.drifts):
+    rewritten = old.patch != new.patch and _in_template(old, row.template) != _in_template(new, row.template)
+    if rewritten or (new.drifts and not old.drifts):
         found.changes[key] = Change(
             record.object.namespace or "", workload_of(record), new.rule or "", row.kind in RESTARTING, record.time
         )
@@ -326,8 +325,9 @@ def _template(record: Record, request: Request, old: Answer, new: Answer, key: s
         found.changes[key] = None
 
 
-def _in_template(patch: tuple[Any, ...], template: str) -> list[Any]:
-    return [operation for operation in patch if operation["path"].startswith(f"{template}/")]
+def _in_template(answer: Answer, template: str) -> list[Any]:
+    operations = _patch_decoder.decode(answer.patch or b"[]")
+    return [operation for operation in operations if operation["path"].startswith(f"{template}/")]
 
 
 def workload_of(record: Record) -> str:
