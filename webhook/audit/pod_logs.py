@@ -32,30 +32,30 @@ _BATCHES_PER_POLL = 16
 Batch = tuple["_Pod", list[tuple[str, bytes]]]
 
 
-class _Meta(msgspec.Struct):
+class _Meta(msgspec.Struct, frozen=True):
     name: str
     uid: str = ""
 
 
-class _Container(msgspec.Struct):
+class _Container(msgspec.Struct, frozen=True):
     name: str = ""
 
 
-class _Spec(msgspec.Struct):
+class _Spec(msgspec.Struct, frozen=True):
     containers: tuple[_Container, ...] = ()
 
 
-class _ContainerStatus(msgspec.Struct, rename="camel"):
+class _ContainerStatus(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""
     restart_count: int = 0
 
 
-class _Status(msgspec.Struct, rename="camel"):
+class _Status(msgspec.Struct, frozen=True, rename="camel"):
     phase: str = ""
     container_statuses: tuple[_ContainerStatus, ...] | None = None
 
 
-class _Pod(msgspec.Struct):
+class _Pod(msgspec.Struct, frozen=True):
     metadata: _Meta
     spec: _Spec = _Spec()
     status: _Status = _Status()
@@ -71,16 +71,20 @@ class _Pod(msgspec.Struct):
             (each.restart_count for each in self.status.container_statuses or () if each.name == self.container), 0
         )
 
+    @property
+    def has_ended(self) -> bool:
+        return self.status.phase in ("Succeeded", "Failed")
 
-class _PodList(msgspec.Struct):
+
+class _PodList(msgspec.Struct, frozen=True):
     items: tuple[_Pod, ...] = ()
 
 
 class PodLogs:
     """Lines of all webhook pods. A thread for each pod reads its log; `poll` hands out what they have.
 
-    A pod that restarted is asked for its previous log first, a pod that is new is found within two seconds, and one
-    that is gone ends with its log. What came twice is left to the caller, who knows the sequence numbers.
+    A pod that restarted is asked for its previous log too, a pod that is new is found within two seconds, and one that
+    is gone ends with its log. What came twice is left to the caller, who knows the sequence numbers.
     """
 
     def __init__(
@@ -97,12 +101,14 @@ class PodLogs:
         self._api = api
         self._namespace = namespace
         self._positions = dict(positions)
+        self._read_until = dict(positions)  # what the threads have read; `positions` is what was handed out of it
         self._notices = notices
         self._list_seconds = list_seconds
         self._clock = clock
         self._queue: queue.Queue[Batch] = queue.Queue(_QUEUED_BATCHES)
         self._closed = threading.Event()
         self._readers: dict[str, threading.Thread] = {}
+        self._previous_read: dict[str, int] = {}  # pod uid -> restarts at that time
         self._pods: dict[str, _Pod] = {}
         self._lister = threading.Thread(target=self._list_for_ever, name="audit-pods", daemon=True)
         self._lister.start()
@@ -120,7 +126,8 @@ class PodLogs:
             except queue.Empty:
                 return
             yield [raw for _, raw in lines], self._source(pod), -1
-            self._positions[pod.metadata.uid] = lines[-1][0]
+            uid, when = pod.metadata.uid, lines[-1][0]
+            self._positions[uid] = max(when, self._positions.get(uid, ""))
 
     def positions(self) -> Mapping[str, str]:
         """Times of the last lines handed out, for pods that exist."""
@@ -146,53 +153,56 @@ class PodLogs:
             self._closed.wait(self._list_seconds)
 
     def _start(self, pod: _Pod) -> None:
+        """Threads for what is not being read yet: the log, and after a restart that of the container before."""
         uid = pod.metadata.uid
+        if pod.restarts > self._previous_read.get(uid, 0):
+            self._previous_read[uid] = pod.restarts
+            self._thread(self._read_previous, pod)
         running = self._readers.get(uid)
-        if pod.status.phase == "Pending" or (running is not None and running.is_alive()):
+        if pod.status.phase == "Pending" or (running is not None and (running.is_alive() or pod.has_ended)):
             return
-        if running is not None and pod.status.phase in ("Succeeded", "Failed"):
-            return  # read to its end already
-        name = f"audit-log-{pod.metadata.name}"
-        self._readers[uid] = threading.Thread(target=self._read_for_ever, args=(uid,), name=name, daemon=True)
-        self._readers[uid].start()
+        self._readers[uid] = self._thread(self._read_for_ever, pod)
 
-    def _read_for_ever(self, uid: str) -> None:
-        """The pod's log until the pod is gone; before it, the previous container's where there is one."""
-        restarts_read = 0
+    def _thread(self, target: Callable[[_Pod], None], pod: _Pod) -> threading.Thread:
+        thread = threading.Thread(target=target, args=(pod,), name=f"audit-log-{pod.metadata.name}", daemon=True)
+        thread.start()
+        return thread
+
+    def _read_for_ever(self, pod: _Pod) -> None:
+        """The pod's log, asked for anew whenever it ends, until the pod is gone or has ended."""
+        uid = pod.metadata.uid
         pause = _RETRY_SECONDS
-        since: float | None = _epoch(self._positions[uid]) if uid in self._positions else None
-        while not self._closed.is_set() and (pod := self._pods.get(uid)) is not None:
-            before = since
+        while not self._closed.is_set() and uid in self._pods:
+            before = self._read_until.get(uid)
             try:
-                if pod.restarts > restarts_read:
-                    since = self._read(pod, since, previous=True)
-                    restarts_read = pod.restarts
-                since = self._read(pod, since, previous=False)
-            except client.ApiException as error:
-                if error.status == 404:
-                    return
+                self._read(pod)
+            except ReadTimeoutError:
+                continue
+            except (client.ApiException, HTTPError, OSError) as error:
                 self._tell(self._source(pod), f"cannot read the log: {_brief(error)}")
-            except (HTTPError, OSError) as error:
-                self._tell(self._source(pod), f"the log broke off: {_brief(error)}")
-            if pod.status.phase in ("Succeeded", "Failed"):
+            if self._pods.get(uid, pod).has_ended:
                 return
-            pause = _RETRY_SECONDS if since != before else min(2 * pause, _LONGEST_RETRY_SECONDS)
+            pause = min(2 * pause, _LONGEST_RETRY_SECONDS) if before == self._read_until.get(uid) else _RETRY_SECONDS
             self._closed.wait(pause)
 
-    def _read(self, pod: _Pod, since: float | None, *, previous: bool) -> float | None:
-        """One request; the time of the last line that came. A log that was silent too long is asked for anew."""
-        seconds = None if since is None else max(1, math.ceil(self._clock() - since) + _MARGIN_SECONDS)
+    def _read(self, pod: _Pod) -> None:
+        """Follow the log until it ends, from a little before the last line that came."""
+        uid = pod.metadata.uid
+        last = self._read_until.get(uid)
+        seconds = None if last is None else max(1, math.ceil(self._clock() - _epoch(last)) + _MARGIN_SECONDS)
+        for lines in log_lines(self._api, self._namespace, pod, previous=False, follow=True, since_seconds=seconds):
+            self._hand_over((pod, lines))
+            self._read_until[uid] = lines[-1][0]
+
+    def _read_previous(self, pod: _Pod) -> None:
+        """The whole log of the container before; what had come of it already is dropped by its seq."""
         try:
-            for lines in log_lines(self._api, self._namespace, pod, previous, not previous, seconds):
+            for lines in log_lines(self._api, self._namespace, pod, previous=True, follow=False, since_seconds=None):
                 self._hand_over((pod, lines))
-                since = _epoch(lines[-1][0]) or since
-        except ReadTimeoutError:
-            return since
-        except client.ApiException as error:
-            if previous and error.status in (400, 404):  # the kubelet has no such log any more
-                return since
-            raise
-        return since
+        except (client.ApiException, HTTPError, OSError) as error:
+            if getattr(error, "status", None) not in (400, 404):  # else the kubelet has no such log any more
+                self._tell(self._source(pod), f"cannot read the previous log: {_brief(error)}")
+                self._previous_read[pod.metadata.uid] = 0  # the next listing tries again
 
     def _hand_over(self, batch: Batch) -> None:
         """A consumer that is slow slows the reading down; nothing is dropped here."""
