@@ -8,16 +8,19 @@ from pathlib import Path
 
 import msgspec
 
-from webhook.audit.read import Follower, Line, Notice, Position
+from webhook.audit.read import Follower, Line, Notice, Position, is_kubernetes
 from webhook.exporter.chains import ChainStates, Verifier
 from webhook.exporter.decisions import Reader, Tally
 from webhook.exporter.events import EventTally
 from webhook.exporter.history import History
+from webhook.exporter.keep import LedgerCopy
 from webhook.exporter.publish import write_atomically
 
 _log = logging.getLogger(__name__)
 
 STATE_NAME = "exporter-state.json"
+LEDGER_NAME = "ledger"
+"""Folder beside the state that gets a copy of what is read from pod logs (DESIGN 5.5)."""
 STATE_VERSION = 1
 SAVE_SECONDS = 30.0
 """Between two writes of the state; after a crash what came since the last is read once more, and counted once."""
@@ -50,8 +53,14 @@ class Collector:
         self._reader = Reader(self.state.tally)
         self._verifier = Verifier(self.state.chains)
         self._follower = Follower(audits, self.state.position)
+        self._ledger = LedgerCopy(folder / LEDGER_NAME) if folder and any(map(is_kubernetes, audits)) else None
         self._changed = False
         self._saved_at = time.monotonic()
+
+    @property
+    def problems(self) -> list[str]:
+        """What keeps the record from being whole at present."""
+        return [self._ledger.problem] if self._ledger is not None and self._ledger.problem else []
 
     def collect(self, seconds: float | None = None) -> int:
         """Read what has come, for at most so many seconds (None: all there is). Returns how many lines."""
@@ -79,8 +88,12 @@ class Collector:
             if kind == "checkpoint":
                 for line in run:
                     chains.checkpoint(line)
+                    if self._ledger is not None:
+                        self._ledger.checkpoint(line)
                 continue
             records = list(run)
+            if self._ledger is not None:
+                self._ledger.records(stream, records)
             chains.records(stream, records)
             chains.seen(stream, self._reader.add([line.raw for line in records]))
 

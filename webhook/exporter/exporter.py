@@ -79,7 +79,7 @@ class Exporter:
             streams=state.chains.document(silent_before),
             stream_totals=state.chains.totals(silent_before),
             utilisation=self._prometheus.utilisation() if self._prometheus else Utilisation(),
-            problems=self._source.problems(),
+            problems=[*self._source.problems(), *collector.problems],
             has_audit=collector.has_audit,
         )
         status = status_of(view, policy, observed, now)
