@@ -30,6 +30,7 @@ from tests.decision.build import (
 from webhook.cluster.snapshot import Snapshot
 from webhook.decision.engine import decide, judge, unjudged
 from webhook.decision.injected import ANNOTATION
+from webhook.decision.placement import REQUIRED
 from webhook.decision.result import Decision
 from webhook.k8s import priority
 from webhook.k8s.objects import PodSpec
@@ -312,6 +313,16 @@ class TestWarnings:
         obj["metadata"]["annotations"] = {"example.com/keep": "1"}
         result = patched(obj, answer(obj))
         assert set(result["metadata"]["annotations"]) == {"example.com/keep", ANNOTATION}
+
+
+def test_b23_parents_are_made_as_maps_never_as_text() -> None:
+    """Every value of a patch has the type that the API server decodes there."""
+    values = {each.path: each.value for each in answer(workload()).patch}
+    assert isinstance(values["/metadata/annotations"], dict)
+    assert all(isinstance(text, str) for text in values["/metadata/annotations"].values())
+    required_terms = values["/spec/template/spec/affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+    assert [type(each) for each in required_terms] == [dict]
+    assert isinstance(values["/spec/template/spec/priorityClassName"], str)
 
 
 def test_b27_a_pod_without_a_name_is_judged_by_the_requests_namespace() -> None:

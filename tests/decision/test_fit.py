@@ -600,7 +600,7 @@ class TestJustAdmitted:
         decision = answer(replicas(1, 6, name="second"), quota(gpu=("8", "0")), *deployment("first", 1, 6, age=1))
         assert decision.verdict == "deny"
         assert "in use     6 of 8" in decision.message
-        assert "free 4 GPUs: first uses 6 (just admitted)" in decision.message
+        assert "free 4: first uses 6 (just admitted)" in decision.message
 
     def test_pods_that_exist_are_not_counted_twice(self) -> None:
         """In 7 of 8 live tries `used` had risen while status.replicas still lagged."""
@@ -692,7 +692,7 @@ class TestGoing:
 def test_holders_are_named_largest_first_and_three_at_most() -> None:
     pods = [running(f"p{number}", number) for number in (1, 2, 3, 4)]
     decision = answer(replicas(1, 3), quota(gpu=("10", "10")), *pods)
-    assert "free 3 GPUs: p4 uses 4, p3 uses 3, p2 uses 2" in decision.message
+    assert "free 3: p4 uses 4, p3 uses 3, p2 uses 2" in decision.message
     assert "p1" not in decision.message
 
 

@@ -16,6 +16,7 @@ from webhook.decision.request import Object, Operation, Phase, Request, Template
 from webhook.decision.result import Decision, Finding, PatchOperation, Verdict
 from webhook.k8s.objects import (
     Affinity,
+    Condition,
     JobTemplate,
     ObjectMeta,
     Pod,
@@ -25,10 +26,13 @@ from webhook.k8s.objects import (
     Scale,
     Workload,
     WorkloadSpec,
+    WorkloadStatus,
 )
 
 SCHEMA = "gpu.platform/audit.v1"
 OUR_ANNOTATIONS = "gpu.platform/"
+_KEPT = (OUR_ANNOTATIONS, "kubernetes.io/config.mirror")
+"""Annotations that decide something: ours, and the mark of a mirror Pod (P15)."""
 HEAD_LENGTH = len(f'{{"schema":"{SCHEMA}","time":"2026-12-01T08:15:30.123Z"')
 """How many bytes of a body come before the place where the ledger puts `stream` and `seq`; times have one length."""
 
@@ -226,13 +230,31 @@ def project(subject: Object | None) -> Object | None:
     if isinstance(subject, Pod):
         return Pod(metadata=metadata, spec=_project_pod(subject.spec))
     return Workload(
-        kind=subject.kind, api_version=subject.api_version, metadata=metadata, spec=_project_spec(subject.spec)
+        kind=subject.kind,
+        api_version=subject.api_version,
+        metadata=metadata,
+        spec=_project_spec(subject.spec),
+        status=_project_status(subject),
+    )
+
+
+def _project_status(workload: Workload) -> WorkloadStatus | None:
+    """Only where it says how many pods are still wanted: what is left of a Job (W11), what a paused one made (W6)."""
+    status = workload.status
+    if status is None or not (workload.spec.paused or workload.kind == "Job"):
+        return None
+    ends = tuple(each for each in status.conditions or () if each.type in ("Complete", "Failed"))
+    return WorkloadStatus(
+        replicas=status.replicas,
+        active=status.active,
+        succeeded=status.succeeded,
+        conditions=tuple(Condition(each.type, each.status) for each in ends) or None,
     )
 
 
 def _project_metadata(metadata: ObjectMeta) -> ObjectMeta:
     annotations = metadata.annotations
-    ours = {key: value for key, value in annotations.items() if key.startswith(OUR_ANNOTATIONS)} if annotations else {}
+    ours = {key: value for key, value in annotations.items() if key.startswith(_KEPT)} if annotations else {}
     controller = metadata.controller
     return ObjectMeta(
         name=metadata.name,

@@ -14,6 +14,9 @@ from webhook.language import Language, say
 from webhook.policy.model import Rule
 
 
+_POOL_CODES = frozenset({"PoolConflict", "NodeNameOutsidePool"})
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What a rule is applied with: who says it, in which language, and what the cluster knows."""
@@ -54,7 +57,7 @@ def apply_rule(
         after = msgspec.structs.replace(after, priority_class=name)
         record = msgspec.structs.replace(record, priority_class=name if name != own.priority_class else None)
     pools = context.rule.pools
-    if pools and "PoolConflict" not in kept:
+    if pools and kept.isdisjoint(_POOL_CODES):
         placed = placement.with_pools(after, context.pool_label, pools)
         if placed is not after:
             after, record = placed, msgspec.structs.replace(record, pools=tuple(pools))
@@ -137,41 +140,44 @@ def _pool_wish(spec: PodSpec, path: str, own: Placement, context: Context) -> tu
     selected = (spec.node_selector or {}).get(label)
     if selected is not None and selected not in pools:
         return f"{path}.nodeSelector", f"{label}={selected}"
-    terms = [_term_wish(term.match_expressions or (), label) for term in own.terms or ()]
+    terms = [_term_wish(term.match_expressions or (), context) for term in own.terms or ()]
     wishes = [wish for wish in terms if wish]
     wish = context.say("or").join(dict.fromkeys(wishes)) or None
     if wish is not None and selected is not None:
-        wish = f"{label}={selected} and {wish}"
+        wish = context.say("and").join((f"{label}={selected}", wish))
     return f"{path}.affinity.nodeAffinity", wish
 
 
-def _term_wish(expressions: Sequence[NodeSelectorRequirement], label: str) -> str:
+def _term_wish(expressions: Sequence[NodeSelectorRequirement], context: Context) -> str:
     parts = []
     for each in expressions:
-        if each.key == label:
+        if each.key == context.pool_label:
             values = f" [{', '.join(each.values)}]" if each.values else ""
-            parts.append(f"{label} {each.operator}{values}")
-    return " and ".join(parts)
+            parts.append(f"{each.key} {each.operator}{values}")
+    return context.say("and").join(parts)
 
 
 def _pinned_conflict(field: str, own: Placement, allowed: str, context: Context) -> Note:
     """Every term names a node outside the pools (B11)."""
-    for term in own.terms or ():
-        for each in term.match_fields or ():
-            labels = context.labels_of(each.values[0]) if each.values else None
-            if labels is not None:
-                pool = pool_text(labels.get(context.pool_label), context)
-                headline = context.say("pool_conflict_name", node=each.values[0], pool=pool, allowed=allowed)  # type: ignore[index]
-                fix = context.say("pool_conflict_name_fix", field=field, allowed=allowed)
-                return Note("PoolConflict", headline, rows=(("field", field), ("fix", fix)))
-    raise AssertionError("a pool conflict without a pool and without a node name")
+    names = [(each.values or ("",))[0] for term in own.terms or () for each in term.match_fields or () if _pins(each)]
+    pools = {name: labels.get(context.pool_label) for name in names if (labels := context.labels_of(name)) is not None}
+    outside = [name for name, pool in pools.items() if pool not in (context.rule.pools or ())]
+    node = (outside or list(pools))[0]
+    pool = pool_text(pools[node], context)
+    headline = context.say("pool_conflict_name", node=node, pool=pool, allowed=allowed)
+    fix = context.say("pool_conflict_name_fix", field=field, allowed=allowed)
+    return Note("PoolConflict", headline, rows=(("field", field), ("fix", fix)))
+
+
+def _pins(field: NodeSelectorRequirement) -> bool:
+    return field.key == "metadata.name" and field.operator == "In" and bool(field.values)
 
 
 def pool_text(pool: str | None, context: Context) -> str:
     return context.say("pool_named", pool=pool) if pool else context.say("pool_none")
 
 
-def node_name_problem(node: str, labels: Mapping[str, str], context: Context) -> Note | None:
+def node_name_problem(field: str, node: str, labels: Mapping[str, str], context: Context) -> Note | None:
     """`spec.nodeName` skips the scheduler but not the kubelet, which would fail the pod (N17)."""
     pools = context.rule.pools
     pool = labels.get(context.pool_label)
@@ -181,5 +187,5 @@ def node_name_problem(node: str, labels: Mapping[str, str], context: Context) ->
     return Note(
         "NodeNameOutsidePool",
         context.say("node_outside", node=node, pool=pool_text(pool, context), allowed=allowed),
-        rows=(("field", "spec.nodeName"), ("fix", context.say("node_outside_fix", allowed=allowed))),
+        rows=(("field", field), ("fix", context.say("node_outside_fix", field=field, allowed=allowed))),
     )

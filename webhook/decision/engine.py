@@ -66,7 +66,7 @@ def unjudged(request: Request, policy: Policy, code: str, message: str) -> Decis
         verdict="allow",
         mode=policy.spec.mode,
         findings=(Finding(code, message),),
-        warnings=(wording.warning(message),),
+        warnings=(wording.warning(message),) if policy.spec.mode != "audit" else (),
     )
 
 
@@ -97,13 +97,12 @@ def _is_untouched(request: Request, policy: Policy, row: WorkloadKind, notes: No
         return True
     if request.object is None:
         return True
-    metadata = request.object.metadata
-    old = request.old_object.metadata if request.old_object is not None else metadata
-    if metadata.deletion_timestamp or old.deletion_timestamp:
+    old = request.old_object.metadata if request.old_object is not None else None
+    if old is not None and old.deletion_timestamp:  # the new object's is client data, which nothing may hang on (H1)
         notes.add("Deleting", _say(policy, "deleting"))
         return True
     if row.kind == "Pod":
-        return request.operation == "UPDATE" or identity.is_mirror(request, metadata)
+        return request.operation == "UPDATE" or identity.is_mirror(request, request.object.metadata)
     return row.kind == "ReplicaSet" and workloads.is_deployment_controller(request.user.name)
 
 
@@ -141,43 +140,54 @@ class _Judgement:
             new = self._subject()
             if new is None:
                 self._parent_unknown()
+            elif subject.is_scale(self.request) and new.metadata.deletion_timestamp:
+                self.notes.add("Deleting", self._say("deleting"))
             else:
                 self._judge(new, labels)
         return self._decision()
 
     def _judge(self, new: Subject, labels: Mapping[str, str]) -> None:
         rule = self.policy.rule_for(labels, new.pod_metadata.labels or {})
-        self._gather()
+        old = self._old_subject()
+        self._gather(new, old)
         if rule is None:
             self._no_rule()
             return
         self.rule = rule
         self.mode = rule.mode or self.policy.spec.mode
-        old = self._old_subject()
         ask = self.ask = fit.ask(self.request, new, old, self.facts, self.policy)
-        if self.policy.spec.applies_to == "gpuWorkloads" and not ask.is_gpu and not new.spec.resource_claims:
+        if not self._concerns_us(new, ask):
             self.notes.add("NotGpu", self._say("not_gpu"))
             return
-        controlled = identity.is_made_by_controller(self.request, new, self.policy.spec)
-        if not subject.is_scale(self.request):
-            if self._is_exempt(new, old, controlled):
+        if subject.is_scale(self.request):
+            if self._exempted(new):
                 return
-            if controlled and identity.is_daemon_pod(new):
-                self.notes.add("ControllerPod", self._say("controller_left"))
-                return
-            self._place(new, old, rule, controlled)
-        elif self._exempted(new, controlled):
+        elif self._is_exempt(new, old) or self._is_left_alone(new):
             return
+        else:
+            self._place(new, old, rule, identity.is_made_by_controller(self.request, new, self.policy.spec))
         fit.note_resources(ask, self.notes, self.policy.spec.language)
         fit.note_claims(ask, self.facts.quotas(self.request.namespace), self.notes, self.policy.spec.language)
-        placed = fit.Placed(self._class_of_pods(new) or "", self.change == "changed")
+        placed = fit.Placed(self._class_of_pods(new), self.change == "changed")
         self.stale = fit.check(ask, placed, self.request, rule, self.policy, self.facts, self.notes)
 
-    def _gather(self) -> None:
+    def _gather(self, new: Subject, old: Subject | None) -> None:
         """Ask also what only another policy would ask, so that the record can be judged again under it (DESIGN 5.5)."""
         self.facts.quotas(self.request.namespace)
-        self.facts.priority_classes()
+        self.facts.limit_ranges(self.request.namespace)
         self.facts.pool_sizes(self.policy.spec.pool_label)
+        self.class_chosen = self._chosen(new, self.facts.priority_classes() or {})
+        self.change = self._template_change(new, old)
+
+    def _concerns_us(self, new: Subject, ask: fit.Ask) -> bool:
+        return self.policy.spec.applies_to == "allWorkloads" or ask.is_gpu or bool(new.spec.resource_claims)
+
+    def _is_left_alone(self, new: Subject) -> bool:
+        """Pods made for a DaemonSet: its controller chose their node, whatever kinds the policy lists (N15, N16)."""
+        if not identity.is_daemon_pod(self.request, new, self.policy.spec):
+            return False
+        self.notes.add("ControllerPod", self._say("controller_left"))
+        return True
 
     # -- who and what --
 
@@ -208,11 +218,11 @@ class _Judgement:
         )
         return subject.of_object(self.row, scaled, self.request.name)
 
-    def _exempted(self, new: Subject, controlled: bool) -> Exempted | None:
+    def _exempted(self, new: Subject) -> Exempted | None:
         spec = self.policy.spec
         template = None if new.is_pod else new.pod_metadata
         found = exemptions.of_request(self.request, spec, new.metadata, template)
-        if found is None and controlled:
+        if found is None and identity.may_carry_exemption(self.request, new, spec):
             mark = (new.pod_metadata.annotations or {}).get(EXEMPT)
             found = exemptions.of_mark(mark, spec, self.request.now) if mark else None
         if found is not None:
@@ -222,10 +232,9 @@ class _Judgement:
                 self.notes.add("BreakGlass", self._say("break_glass", ends=found.ends, reason=found.reason))
         return found
 
-    def _is_exempt(self, new: Subject, old: Subject | None, controlled: bool) -> bool:
+    def _is_exempt(self, new: Subject, old: Subject | None) -> bool:
         """Handle exemption: mark the template of an exempt request, take forged marks away from everybody else's."""
-        self.change = self._template_change(new, old)
-        found = self._exempted(new, controlled)
+        found = self._exempted(new)
         marked = (new.pod_metadata.annotations or {}).get(EXEMPT)
         if old is not None and (self.change == "same" or new.kind == "Job"):
             return found is not None
@@ -233,6 +242,8 @@ class _Judgement:
             if not new.is_pod and marked != found.mark:
                 self._annotate(f"{new.row.template}/metadata", new.pod_metadata.annotations, EXEMPT, found.mark, new)
             return True
+        if self.change == "dropped":  # the result will be the old template, with the mark it had
+            return False
         if marked is not None and not identity.is_w19(self.request, self.policy.spec):
             self._annotate(f"{new.row.template}/metadata", new.pod_metadata.annotations, EXEMPT, None, new)
             self.notes.add("ExemptionRemoved", self._say("exemption_removed", annotation=EXEMPT), "warn")
@@ -241,7 +252,7 @@ class _Judgement:
     # -- placement --
 
     def _place(self, new: Subject, old: Subject | None, rule: Rule, controlled: bool) -> None:
-        context = self._context(new, rule)
+        context = self._context(rule)
         records = self._records(new, old)
         before = placement.of(new.spec)
         own = injected.strip(before, records, self.policy.spec.pool_label)
@@ -280,7 +291,7 @@ class _Judgement:
 
     def _restore(self, new: Subject, old: Subject, before: Placement) -> None:
         """A client dropped some or all of our fields: put the old template back, so that nothing rolls out (H10)."""
-        self.patch += placement.patch(new.row.pod_spec, new.spec, before, placement.of(old.spec))
+        self.patch += placement.patch(new.row.pod_spec, new.spec, before, placement.of(old.spec), like=old.spec)
         self._keep_record(new, old)
 
     def _conflicts(
@@ -297,10 +308,9 @@ class _Judgement:
         before = []
         if old is not None:
             old_own = injected.strip(placement.of(old.spec), records, context.pool_label)
-            before = apply.conflicts(old.spec, old.dotted, old_own, context)
+            before = [*apply.conflicts(old.spec, old.dotted, old_own, context), *self._node_name(old, context)]
         found = apply.conflicts(new.spec, new.dotted, own, context)
-        pinned = self._node_name(new, context)
-        for conflict in [*found, *([pinned] if pinned else [])]:
+        for conflict in [*found, *self._node_name(new, context)]:
             on_conflict = rule.on_priority_conflict if conflict.code == "PriorityConflict" else rule.on_pool_conflict
             if controlled:
                 self.notes.add("ControllerPod", self._say("controller_pod", what=conflict.headline))
@@ -315,15 +325,17 @@ class _Judgement:
             kept.add(conflict.code)
         return kept
 
-    def _node_name(self, new: Subject, context: Context) -> finding.Note | None:
-        node = new.spec.node_name
-        if not node or not new.is_pod or not context.rule.pools:
-            return None
+    def _node_name(self, which: Subject, context: Context) -> list[finding.Note]:
+        """What is wrong with a node named outright, in a Pod or in a template, whose pods would all fail there (N17)."""
+        node = which.spec.node_name
+        if not node or not context.rule.pools:
+            return []
         labels = self.facts.node_labels(node)
         if labels is None:
             self.notes.add("FactsUnknown", self._say("facts_unknown_node", node=node), "warn")
-            return None
-        return apply.node_name_problem(node, labels, context)
+            return []
+        problem = apply.node_name_problem(f"{which.dotted}.nodeName", node, labels, context)
+        return [problem] if problem is not None else []
 
     def _inject(self, new: Subject, before: Placement, after: Placement, record: Injected, context: Context) -> None:
         """Turn the wanted placement into a patch; if only the order of things would change, nothing is patched."""
@@ -369,6 +381,8 @@ class _Judgement:
         """What an operation of the patch stands for, in words of the manifest."""
         if "/affinity" in path:
             return self._say("missing_pool", label=self.policy.spec.pool_label)
+        if path.endswith(_pointer(EXEMPT)):
+            return self._say("forged_mark", annotation=EXEMPT)
         if "/annotations" in path:
             return self._say("missing_note")
         return "tolerations" if "/tolerations" in path else "priorityClassName"
@@ -389,25 +403,22 @@ class _Judgement:
         template: Subject | None = None,
     ) -> None:
         """Add or remove one annotation of the metadata at `path`; parents that are missing are made (V20, B22, B24)."""
-        escaped = key.replace("~", "~0").replace("/", "~1")
         if value is None:
-            self.patch.append(PatchOperation("remove", f"{path}/annotations/{escaped}"))
+            self.patch.append(PatchOperation("remove", f"{path}/annotations/{_pointer(key)}"))
         elif present is not None:
-            self.patch.append(PatchOperation("add", f"{path}/annotations/{escaped}", value))
+            self.patch.append(PatchOperation("add", f"{path}/annotations/{_pointer(key)}", value))
         elif template is not None and not _has_metadata(template):
             self.patch.append(PatchOperation("add", path, {"annotations": {key: value}}))
         else:
             self.patch.append(PatchOperation("add", f"{path}/annotations", {key: value}))
 
-    def _context(self, new: Subject, rule: Rule) -> Context:
-        classes = self.facts.priority_classes() if rule.priority_class_name else None
-        self.class_chosen = self._chosen(new, classes or {})
+    def _context(self, rule: Rule) -> Context:
         return Context(
             rule=rule,
             pool_label=self.policy.spec.pool_label,
             language=self.policy.spec.language,
             namespace=self.request.namespace,
-            classes=classes,
+            classes=self.facts.priority_classes(),
             labels_of=self.facts.node_labels,
             class_chosen=self.class_chosen,
         )
@@ -423,26 +434,37 @@ class _Judgement:
             return None
         return priority.class_chosen_by_user(new.metadata.managed_fields)
 
-    def _class_of_pods(self, new: Subject) -> str | None:
-        """The class that the pods will have: injected, their own, or the globalDefault (P16)."""
+    def _class_of_pods(self, new: Subject) -> str:
+        """The class that the pods will have: injected, their own, or the globalDefault (P16); "" without any."""
+        spec = new.spec
         for each in self.patch:
             if each.path == f"{new.row.pod_spec}/priorityClassName":
-                return each.value if isinstance(each.value, str) else None
-        if new.spec.priority_class_name:
-            return new.spec.priority_class_name
-        classes = self.facts.priority_classes()
-        return priority.class_of_pods(new.spec, classes or {}) or None
+                name = each.value if isinstance(each.value, str) else None
+                spec = msgspec.structs.replace(spec, priority_class_name=name)
+        return priority.class_of_pods(spec, self.facts.priority_classes() or {})
 
     # -- ends without a judgement --
 
     def _namespace_unknown(self) -> None:
         namespace = self.request.namespace
-        if self.policy.spec.quota.on_unknown == "deny" and not identity.is_w19(self.request, self.policy.spec):
+        denies = self.policy.spec.quota.on_unknown == "deny" and not identity.is_w19(self.request, self.policy.spec)
+        if denies and self._adds_something():
             rows = (("fix", self._say("quota_unknown_fix")),)
             headline = self._say("facts_unknown_labels_deny", namespace=namespace)
             self.notes.add("FactsUnknown", headline, "deny", rows)
         else:
             self.notes.add("FactsUnknown", self._say("facts_unknown_labels", namespace=namespace), "warn")
+
+    def _adds_something(self) -> bool:
+        """Whether a request could bring GPUs that are not there yet: shrinking and labels always pass (rule 2)."""
+        new = self._subject()
+        if new is None:
+            return False
+        old = self._old_subject()
+        ask = fit.ask(self.request, new, old, self.facts, self.policy)
+        if not self._concerns_us(new, ask):
+            return False
+        return fit.grows(ask) or self._template_change(new, old) == "changed"
 
     def _no_rule(self) -> None:
         values = {"policy": self.policy.name, "namespace": self.request.namespace}
@@ -496,6 +518,10 @@ class _Judgement:
         if self.request.phase != "validate" or verdict == "deny" or self.request.dry_run or self.ask is None:
             return None
         return self.ask.note
+
+
+def _pointer(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")
 
 
 def _denying(conflict: finding.Note) -> finding.Note:

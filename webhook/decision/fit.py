@@ -14,8 +14,8 @@ from webhook.decision.request import Request
 from webhook.decision.subject import Subject
 from webhook.decision.wording import Holder, Shortage
 from webhook.k8s import limit_range, pod_resources, quota, workloads
-from webhook.k8s.objects import LimitRange, PodSpec, ResourceQuota
-from webhook.k8s.quantity import Quantity, canonical, human, parse
+from webhook.k8s.objects import PodSpec, ResourceQuota
+from webhook.k8s.quantity import Quantity, QuantityError, canonical, human, parse
 from webhook.k8s.quota import Demand, PodUse
 from webhook.language import Language, say
 from webhook.policy.active import Policy
@@ -30,7 +30,9 @@ class Ask:
     """What a request wants of the namespace: `pods` of `use` instead of `old_pods` of `old_use`.
 
     `pods` is what runs at once if nothing is suspended (a CronJob: one run), None for a DaemonSet. `idle` says that no
-    pod is made now: no replicas, paused, suspended, or a CronJob. `gpu` and `asks` are resource name -> quantity.
+    pod is made now: no replicas, paused, suspended, or a CronJob. `active` and `old_active` are the pods that run at
+    once, now or at the next run of a CronJob: 0 while nothing starts any. `gpu` and `asks` are resource name ->
+    quantity.
     """
 
     subject: Subject
@@ -38,8 +40,11 @@ class Ask:
     use: PodUse
     pods: int | None
     idle: bool
+    active: int
+    old_spec: PodSpec | None
     old_use: PodUse | None
     old_pods: int
+    old_active: int
     is_gpu: bool
     gpu: Mapping[str, str]
     asks: Mapping[str, str]
@@ -54,7 +59,9 @@ def ask(request: Request, new: Subject, old: Subject | None, facts: Answers, pol
     pods = workloads.pods_if_active(new.kind, new.workload)
     now_wanted = workloads.pods_wanted(new.kind, new.workload) or 0
     idle = pods is not None and (now_wanted == 0 or (new.workload is not None and workloads.is_paused(new.workload)))
-    old_use, old_pods = _old(old, limit_ranges)
+    old_spec = limit_range.apply(old.spec, limit_ranges) if old is not None else None
+    old_use = quota.spec_use(old_spec) if old_spec is not None else None
+    old_pods = _old_pods(old)
     gpu_keys = [key for key in use.usage if key.startswith(_REQUESTS) and policy.is_gpu(key[len(_REQUESTS) :])]
     wanted = pods or 0 if new.kind == "CronJob" or not idle else now_wanted
     gpu = {key[len(_REQUESTS) :]: use.usage[key] * wanted for key in gpu_keys}
@@ -66,20 +73,56 @@ def ask(request: Request, new: Subject, old: Subject | None, facts: Answers, pol
         use=use,
         pods=pods,
         idle=idle,
+        active=_active(new, 0 if idle else now_wanted),
+        old_spec=old_spec,
         old_use=old_use,
         old_pods=old_pods,
-        is_gpu=any(use.usage[key] > 0 for key in gpu_keys),
+        old_active=_active(old, old_pods),
+        is_gpu=any(use.usage[key] > 0 for key in gpu_keys) or _is_unusable(spec, policy),
         gpu=_spelled(gpu),
         asks=_spelled(asks),
-        note=_note(request, new, now_wanted),
+        note=_note(request, new, 0 if idle else now_wanted),
     )
 
 
-def _old(old: Subject | None, limit_ranges: Sequence[LimitRange]) -> tuple[PodUse | None, int]:
+def _is_unusable(spec: PodSpec, policy: Policy) -> bool:
+    """Whether a GPU amount cannot be read: it is no zero, and its author is to be told (B38)."""
+    problems = pod_resources.resource_problems(spec)
+    return any(each.reason in ("unparsable", "negative") and policy.is_gpu(each.resource) for each in problems)
+
+
+def _old_pods(old: Subject | None) -> int:
+    """Pods that the old object has a right to; one that was paused before it made any has none yet (W6)."""
     if old is None:
-        return None, 0
-    use = quota.spec_use(limit_range.apply(old.spec, limit_ranges))
-    return use, workloads.pods_wanted(old.kind, old.workload) or 0
+        return 0
+    pods = workloads.pods_wanted(old.kind, old.workload) or 0
+    if old.workload is not None and workloads.is_paused(old.workload) and old.workload.status is not None:
+        return min(pods, old.workload.status.replicas or 0)
+    return pods
+
+
+def _active(which: Subject | None, pods: int) -> int:
+    workload = which.workload if which is not None else None
+    if which is None or workload is None or which.kind != "CronJob":
+        return pods
+    return 0 if workload.spec.suspend else workloads.pods_if_active(which.kind, workload) or 0
+
+
+def grows(ask: Ask, use: PodUse | None = None, old_use: PodUse | None = None) -> bool:
+    """Whether a request asks for more than there was: of anything in all, or pods of another class (H21, H22).
+
+    `use` and `old_use` replace those of `ask` where more is known of the class.
+    """
+    new, old = use or ask.use, old_use or ask.old_use
+    if old is None:
+        return True
+    if ask.active and _scopes(new) != _scopes(old):
+        return True
+    return any(one * ask.active > old.usage.get(key, 0) * ask.old_active for key, one in new.usage.items())
+
+
+def _scopes(use: PodUse) -> tuple[object, ...]:
+    return use.priority_class, use.best_effort, use.terminating, use.cross_namespace
 
 
 def _spelled(amounts: Mapping[str, Quantity]) -> dict[str, str]:
@@ -161,27 +204,36 @@ class _Check:
         self.old_use = ask.old_use
         if ask.old_use is not None and not ask.old_use.priority_class:  # its pods got what pods of this rule get
             self.old_use = msgspec.structs.replace(ask.old_use, priority_class=placed.priority_class)
+        self.grows = grows(ask, self.use, self.old_use)
 
     def run(self) -> bool:
         quotas = self.facts.quotas(self.request.namespace)
-        if quotas is None:
+        if quotas is None and self.ask.active and self.grows:
             self._unknown(self._say("why_read"))
-            return False
         if not quotas:
             return False
         self._note_keys(quotas)
-        self._note_uncomputed(quotas)
-        matching = [each for each in quotas if quota.matches(each, self.use)]
+        matching = [each for each in quotas if self._is_readable(each) and quota.matches(each, self.use)]
         self._autoscaler(matching)
-        if self.ask.idle:
-            return self._idle(matching)
+        if not self.ask.active:
+            self._idle(matching)
+            return False
+        if self.grows:
+            self._note_uncomputed(quotas)
         known = [each for each in matching if self._must_specify(each) and self._is_known(each)]
-        return self._compare(known)
+        return self._one_run(known) if self.ask.subject.kind == "CronJob" else self._compare(known)
+
+    def _is_readable(self, each: ResourceQuota) -> bool:
+        """No API server stores amounts that are none; a file may hold them."""
+        unreadable = sorted(key for key in each.status.hard or {} if not _is_amount(each, key))
+        if unreadable and self.ask.active and self.grows:
+            self._unknown(self._say("why_status", quota=each.metadata.name, keys=", ".join(unreadable)))
+        return not unreadable
 
     def _note_uncomputed(self, quotas: Sequence[ResourceQuota]) -> None:
         """A quota whose status is not filled yet is not enforced by Kubernetes, and is unknown to us, not zero (Q5)."""
         for each in quotas:
-            if each.status.hard is None and not self.ask.idle and quota.matches_scopes(each, self.use):
+            if each.status.hard is None and quota.matches_scopes(each, self.use):
                 keys = [key for key in each.spec.hard or {} if self.use.usage.get(key) and self._is_checked(key)]
                 if keys:
                     self._unknown(self._say("why_status", quota=each.metadata.name, keys=", ".join(sorted(keys))))
@@ -264,7 +316,8 @@ class _Check:
         code = "QuotaNeverFits" if any(each.never for each in short) else "QuotaExceeded"
         if code == "QuotaNeverFits":
             worst = next(each for each in short if each.never)
-        waiting = [each for each in occupancy.waiting if not each.young]
+        own = (self.ask.subject.kind, self.ask.subject.name)
+        waiting = [each for each in occupancy.waiting if not each.young and (each.kind, each.name) != own]
         note = wording.quota_denial(
             code, [worst, *(each for each in short if each is not worst)], waiting, self.ask.subject.kind, self._say
         )
@@ -301,26 +354,28 @@ class _Check:
         if self.policy.spec.quota.resources != "all":
             return True
         missing = quota.must_specify(each, self.ask.spec)
-        if not missing or not self._adds_pods():
+        if not missing or not self._brings(each, missing):
             return not missing
         text = "; ".join(f"{key} for: {', '.join(names)}" for key, names in missing.items())
         values = {"namespace": self.request.namespace, "rule": self.rule.name, "missing": text}
         headline = self._say("must_specify", **values)
         rows = (
-            ("used", self._say("must_specify_quota", quota=each.metadata.name)),
+            ("quota", self._say("must_specify_quota", quota=each.metadata.name)),
             ("fix", self._say("must_specify_fix")),
         )
         self.notes.add("QuotaMustSpecify", headline, self._level("QuotaMustSpecify"), rows)
         return False
 
-    def _adds_pods(self) -> bool:
-        """Deny an UPDATE only for what it adds (H21)."""
-        return self.old_use is None or (self.ask.pods or 0) > self.ask.old_pods
+    def _brings(self, each: ResourceQuota, missing: Mapping[str, Sequence[str]]) -> bool:
+        """Deny an UPDATE only for what it adds (H21): more pods, or a template that lacks what the old one had."""
+        if self.ask.old_spec is None or self.ask.active > self.ask.old_active:
+            return True
+        return self.placed.rolls and bool(missing.items() - quota.must_specify(each, self.ask.old_spec).items())
 
     def _is_known(self, each: ResourceQuota) -> bool:
         hard, used = each.status.hard or {}, each.status.used or {}
-        keys = [key for key in hard if quota.is_pod_key(key) and key not in used and self._increase(each)]
-        if keys:
+        keys = [key for key in hard if quota.is_pod_key(key) and key not in used and self._is_checked(key)]
+        if keys and self._increase(each):
             self._unknown(self._say("why_status", quota=each.metadata.name, keys=", ".join(sorted(keys))))
         return not keys
 
@@ -333,10 +388,8 @@ class _Check:
         else:
             self.notes.add("QuotaUnknown", self._say("quota_unknown", **values), "warn")
 
-    def _idle(self, quotas: Sequence[ResourceQuota]) -> bool:
-        """Nothing runs now: a CronJob is refused only if one run can never fit, everything else only warned (W15)."""
-        if self.ask.subject.kind == "CronJob":
-            return self._one_run(quotas)
+    def _idle(self, quotas: Sequence[ResourceQuota]) -> None:
+        """Nothing runs now: never refused, but told if even a single pod can never fit."""
         for each in quotas:
             for key, hard in (each.status.hard or {}).items():
                 one = self.use.usage.get(key)
@@ -346,25 +399,29 @@ class _Check:
                         "idle_never", resource=wording.resource_of(key), quota=each.metadata.name, **amounts
                     )
                     self.notes.add("QuotaNeverFits", text, "warn")
-                    return False
-        return False
+                    return
 
     def _one_run(self, quotas: Sequence[ResourceQuota]) -> bool:
-        known = [each for each in quotas if self._must_specify(each) and self._is_known(each)]
-        occupancy = Occupancy()
-        for each in known:
-            taken = _Taken(each, occupancy, self.ask.subject)
-            for key, amount in self._increase(each).items():
-                short = self._shortage(each, key, amount, taken)
-                if short is None:
-                    continue
-                if short.one_never or short.each * short.pods > short.hard:
-                    never = msgspec.structs.replace(short, never=True)
-                    self._refuse([never], occupancy)
-                    return not self.facts.fresh
-                self.notes.add("QuotaExceeded", self._waits(short, "cron_waits"), "warn")
-                return False
-        return False
+        """A CronJob is refused only if one run can never fit (W15), and an UPDATE of one only for what it adds."""
+        if not self.grows:
+            return False
+        nothing = Occupancy()
+        short = [
+            shortage
+            for each in quotas
+            for key, amount in self._increase(each).items()
+            if (shortage := self._shortage(each, key, amount, _Taken(each, nothing, self.ask.subject))) is not None
+        ]
+        never = [msgspec.structs.replace(each, never=True) for each in short if each.total > each.hard]
+        if not never:
+            for each in sorted(short, key=lambda each: each.weight)[:1]:
+                self.notes.add("QuotaExceeded", self._waits(each, "cron_waits"), "warn")
+            return False
+        if self.facts.fresh is None:
+            self._unknown(self._say("why_fresh"))
+            return False
+        self._refuse(sorted(never, key=lambda each: each.weight), nothing)
+        return not self.facts.fresh
 
     def _rollout(
         self, asking: Sequence[tuple[ResourceQuota, Mapping[str, Quantity]]], taken: Mapping[str, "_Taken"]
@@ -372,22 +429,35 @@ class _Check:
         surge, workload = self._surge(), self.ask.subject.workload
         if not surge or workload is None:
             return False
-        missing: list[tuple[bool, Quantity, str, str]] = []
-        stuck = workloads.rollout(self.ask.subject.kind, workload).unavailable == 0
-        for each, more in asking:
+        missing: list[tuple[bool, Quantity, str, str, bool]] = []
+        for each, _ in asking:
             for key, hard in (each.status.hard or {}).items():
                 one = self.use.usage.get(key)
                 if one and self._is_checked(key):
-                    over = taken[each.metadata.name].of(key) + more.get(key, 0) + one * surge - parse(hard)
+                    room = parse(hard) - taken[each.metadata.name].of(key)
+                    over = self._peak(each, key, surge) - room
                     if over > 0:
-                        missing.append((not self._is_gpu(key), -over, key, each.metadata.name))
+                        missing.append((not self._is_gpu(key), -over, key, each.metadata.name, one <= room))
         if not missing:
             return False
-        _, over, key, name = min(missing)
+        stuck = workloads.rollout(self.ask.subject.kind, workload).unavailable == 0 and not all(m[-1] for m in missing)
+        _, over, key, name, _ = min(missing)
         values = {"missing": human(-over, key), "resource": wording.resource_of(key), "quota": name}
         text = self._say("surge_stuck" if stuck else "surge", fix=self._say("surge_fix"), **values)
         self.notes.add("RolloutSurge", text, "warn")
         return False
+
+    def _peak(self, each: ResourceQuota, key: str, surge: int) -> Quantity:
+        """The most that old and new pods together use during a rollout, beyond what the old ones use (W2, W3).
+
+        It is reached at the start, when new pods join all old ones, or at the end, when few old ones are left.
+        """
+        pods, old_pods, one = self.ask.pods or 0, self.ask.old_pods, self.use.usage[key]
+        charged = self.old_use is not None and quota.matches(each, self.old_use)
+        old = self.old_use.usage.get(key, 0) if self.old_use is not None and charged else 0
+        joining = min(pods, max(0, pods + surge - old_pods))
+        leaving = min(surge, old_pods)
+        return max(joining * one, pods * one + leaving * old - old_pods * old)
 
     def _autoscaler(self, quotas: Sequence[ResourceQuota]) -> None:
         """An HPA whose ceiling is above `hard` will be refused by the quota later (B36)."""
@@ -442,6 +512,7 @@ class _Taken:
 
     def __init__(self, each: ResourceQuota, occupancy: Occupancy, new: Subject) -> None:
         self._used = each.status.used or {}
+        self._own = (new.kind, new.name)
         self._live = [pod for pod in occupancy.pods or () if quota.matches_scopes(each, pod)]
         self._gaps = [gap for gap in occupancy.waiting if gap.young and quota.matches_scopes(each, gap.use)]
         self._freeing = [pod for pod in self._live if pod.name in occupancy.freeing]
@@ -460,21 +531,32 @@ class _Taken:
         return self._charge(self._freeing, key)
 
     def holders(self, key: str) -> tuple[Holder, ...]:
-        """Who holds the key, largest first."""
+        """Who else holds the key, largest first."""
         held: dict[str, Quantity] = {}
         for pod in self._live:
+            if (pod.owner_kind, pod.owner_name) == self._own:
+                continue
             name = pod.owner_name or pod.name
             held[name] = held.get(name, 0) + pod.usage.get(key, 0)
         holders = [Holder(name, amount) for name, amount in held.items() if amount > 0]
         for gap in self._gaps:
             amount = gap.use.usage.get(key, 0) * gap.pods
-            if amount > 0:
+            if amount > 0 and (gap.kind, gap.name) != self._own:
                 holders.append(Holder(gap.name, amount, just_admitted=True))
         return tuple(sorted(holders, key=lambda each: (-each.amount, each.name)))
 
     @staticmethod
     def _charge(pods: Iterable[PodUse], key: str) -> Quantity:
         return _sum(pod.usage.get(key, 0) for pod in pods)
+
+
+def _is_amount(each: ResourceQuota, key: str) -> bool:
+    try:
+        return all(
+            parse(amounts[key]) >= 0 for amounts in (each.status.hard, each.status.used) if amounts and key in amounts
+        )
+    except QuantityError:
+        return False
 
 
 def _sum(amounts: Iterable[Quantity]) -> Quantity:

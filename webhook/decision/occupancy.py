@@ -116,7 +116,7 @@ def _waiting(
     classes = facts.priority_classes() or {}
     for owner, seen in index.by_owner.items():
         note = notes.pop(owner, None)
-        wanted = own.old_pods if owner == (own.kind, own.name) else _wanted(seen.workload, note)
+        wanted = _wanted(seen.workload, note, own.old_pods if owner == (own.kind, own.name) else None)
         missing = wanted - _existing(owner, seen.workload, pods)
         if missing > 0:
             fresh = now - seen.seen_at < YOUNG or note is not None
@@ -129,11 +129,16 @@ def _waiting(
             yield Waiting(*owner, note.pods, _use(note.workload, limit_ranges, classes), True, True)
 
 
-def _wanted(workload: Workload, note: Note | None) -> int:
-    """Pods that the workload's controller will make; 0 for what makes none itself or nobody can know (W10, W15)."""
-    if workload.metadata.deletion_timestamp or workloads.is_paused(workload):
-        return 0
+def _wanted(workload: Workload, note: Note | None, own: int | None) -> int:
+    """Pods that the workload's controller will make; 0 for what makes none itself or nobody can know (W10, W15).
+
+    `own` is what the object under judgement wanted before. A ReplicaSet with an owner is that owner's gap.
+    """
     if workload.kind == "ReplicaSet" and workload.metadata.controller is not None:
+        return 0
+    if own is not None:
+        return own
+    if workload.metadata.deletion_timestamp or workloads.is_paused(workload):
         return 0
     wanted = workloads.pods_wanted(workload.kind, workload) or 0
     return max(wanted, note.pods) if note is not None else wanted

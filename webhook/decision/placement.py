@@ -178,16 +178,19 @@ def covers(present: Toleration, wanted: Toleration) -> bool:
 # -- patches ----------------------------------------------------------------------------------------------------------
 
 
-def patch(path: str, spec: PodSpec, before: Placement, after: Placement) -> list[PatchOperation]:
+def patch(
+    path: str, spec: PodSpec, before: Placement, after: Placement, like: PodSpec | None = None
+) -> list[PatchOperation]:
     """The operations that turn the placement of the pod spec at JSON pointer `path` from `before` into `after`.
 
-    Every removal is guarded by presence, and `add` goes to the deepest parent that exists (V20, N9).
+    Every removal is guarded by presence, and `add` goes to the deepest parent that exists (V20, N9). With `like`, the
+    pod spec that is to come out, a parent that it does not have goes with what was in it.
     """
     operations: list[PatchOperation] = []
     if after.priority_class != before.priority_class:
         operations += _class_patch(path, spec, after.priority_class)
     if after.terms != before.terms:
-        operations.append(_terms_patch(path, spec, after.terms))
+        operations.append(_terms_patch(path, spec, after.terms, like))
     if after.tolerations != before.tolerations:
         operations += _tolerations_patch(path, before.tolerations, after.tolerations)
     return operations
@@ -207,9 +210,15 @@ def _class_patch(path: str, spec: PodSpec, name: str | None) -> list[PatchOperat
     return operations
 
 
-def _terms_patch(path: str, spec: PodSpec, terms: tuple[NodeSelectorTerm, ...] | None) -> PatchOperation:
+def _terms_patch(
+    path: str, spec: PodSpec, terms: tuple[NodeSelectorTerm, ...] | None, like: PodSpec | None
+) -> PatchOperation:
     required_path = f"{path}/affinity/nodeAffinity/{REQUIRED}"
     if terms is None:
+        if like is not None and like.affinity is None:
+            return PatchOperation("remove", f"{path}/affinity")
+        if like is not None and like.affinity is not None and like.affinity.node_affinity is None:
+            return PatchOperation("remove", f"{path}/affinity/nodeAffinity")
         return PatchOperation("remove", required_path)
     required = {"nodeSelectorTerms": msgspec.to_builtins(terms)}
     if spec.affinity is None:

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from webhook.decision import injected, placement
+from webhook.decision.answers import UndecidableError
 from webhook.decision.injected import Injected
 from webhook.decision.request import Request, TemplateChange
 from webhook.k8s.objects import PodSpec
@@ -44,6 +45,8 @@ def template_change(
     """
     if request.template_change is not None:
         return request.template_change
+    if request.replayed:
+        raise UndecidableError("input.template")
     new_raw, old_raw = _template(request.raw_object), _template(request.raw_old_object)
     if new_raw == old_raw:
         return "same"

@@ -8,7 +8,7 @@ import msgspec
 
 from webhook.decision.finding import Note, Notes
 from webhook.decision.occupancy import Waiting
-from webhook.k8s.quantity import Quantity, human, whole
+from webhook.k8s.quantity import Quantity, counts_bytes, human, whole
 from webhook.language import say
 from webhook.policy.model import Mode, Spec
 
@@ -21,6 +21,7 @@ _LABEL_COLUMNS = 11
 _INDENT = "  "
 _MOST_HOLDERS = 3
 _REPLICATED = frozenset({"Deployment", "StatefulSet", "ReplicaSet", "ReplicationController"})
+_POD_KEYS = frozenset({"pods", "count/pods"})
 _WHOLE_GPUS = frozenset({"nvidia.com/gpu", "amd.com/gpu"})
 
 _RANK = {
@@ -129,7 +130,7 @@ def quota_denial(code: str, short: Sequence[Shortage], waiting: Sequence[Waiting
     ]
     if waiting:
         rows.append(("waiting", _waiting(worst, waiting, tell)))
-    rows.append(("fix", _fix(code, worst, kind, tell)))
+    rows.append(("fix", _fix(code, short, kind, tell)))
     return Note(code, headline, "deny", tuple(row for row in rows if row[1]))
 
 
@@ -169,31 +170,53 @@ def _waiting(worst: Shortage, waiting: Sequence[Waiting], tell: Say) -> str:
     return tell("waiting", waiting=tell("holder_join").join(wants[:_MOST_HOLDERS])) if wants else ""
 
 
-def _fix(code: str, worst: Shortage, kind: str, tell: Say) -> str:
-    """The largest request that would fit, and who would have to make room for this one."""
-    available = worst.hard if code == "QuotaNeverFits" else worst.free + worst.old_total
-    smaller = _smaller(worst, available, kind, tell)
+def _fix(code: str, short: Sequence[Shortage], kind: str, tell: Say) -> str:
+    """The largest request that would fit now (else: ever), and who would have to make room for this one."""
+    worst = short[0]
+    smaller = _smaller([(each, each.free + each.old_total) for each in short], kind, tell)
     if code == "QuotaNeverFits":
+        smaller = smaller or _smaller([(each, each.hard) for each in short], kind, tell)
         other = tell("fix_raise", quota=worst.quota)
+    elif worst.holders:
+        other = tell("fix_free_by", amount=human(worst.missing, worst.key), holders=_holders(worst, tell))
     else:
-        room = amount(worst.missing, worst.key, worst.is_gpu, tell)
-        other = tell("fix_free_by", amount=room, holders=_holders(worst, tell)) if worst.holders else ""
-        other = other or tell("fix_free", amount=room)
+        other = tell("fix_free", amount=amount(worst.missing, worst.key, worst.is_gpu, tell))
     return tell("fix_or", one=smaller, other=other) if smaller else other
 
 
-def _smaller(worst: Shortage, available: Quantity, kind: str, tell: Say) -> str:
-    """What would fit into `available`: fewer pods of this size, else smaller pods; "" if nothing."""
-    fits = int(available // worst.each)
-    if kind != "Pod" and fits >= 1 and worst.pods > 1:
-        return tell("fix_replicas", replicas=_pods(min(fits, worst.pods), kind, tell))
-    if worst.pods < 1:
+def _smaller(room: Sequence[tuple[Shortage, Quantity]], kind: str, tell: Say) -> str:
+    """What would fit into every quota's room: fewer pods of this size, else smaller pods; "" if nothing."""
+    pods = room[0][0].pods
+    fits = min([pods, *(int(available // each.each) for each, available in room)])
+    if kind != "Pod" and fits >= 1 and pods > 1:
+        if kind in ("Job", "CronJob"):
+            return tell("fix_parallelism", count=fits)
+        return tell("fix_replicas", replicas=_pods(fits, kind, tell))
+    shares: dict[str, tuple[Quantity, Shortage]] = {}
+    for each, available in room:
+        share = _share(available, pods, each)
+        if share <= 0:
+            return ""
+        if each.key not in _POD_KEYS:
+            shares[each.resource] = min(
+                shares.get(each.resource, (share, each)), (share, each), key=lambda pair: pair[0]
+            )
+    sizes = [amount(share, each.key, each.is_gpu, tell) for share, each in shares.values()]
+    if not sizes:
         return ""
-    share = available // worst.pods if worst.is_gpu else whole(Decimal(available) / worst.pods)
-    if share <= 0 or worst.key in ("pods", "count/pods"):
-        return ""
-    size = amount(share, worst.key, worst.is_gpu, tell)
-    return tell("fix_per_replica" if kind in _REPLICATED else "fix_per_pod", amount=size)
+    return tell("fix_per_replica" if kind in _REPLICATED else "fix_per_pod", amount=tell("and").join(sizes))
+
+
+def _share(available: Quantity, pods: int, each: Shortage) -> Quantity:
+    """What each of `pods` pods may use: whole devices, cpu to the milli, bytes to the Mi, always rounded down."""
+    if pods < 1:
+        return 0
+    if each.key in _POD_KEYS or each.is_gpu:
+        return int(available // pods)
+    if counts_bytes(each.key):
+        fine = int(available // pods)
+        return fine // 2**20 * 2**20 or fine
+    return whole(Decimal(int(available * 1000 // pods)) / 1000)
 
 
 def _holders(worst: Shortage, tell: Say) -> str:
