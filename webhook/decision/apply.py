@@ -13,7 +13,6 @@ from webhook.k8s.objects import NodeSelectorRequirement, PodSpec, PriorityClass
 from webhook.language import Language, say
 from webhook.policy.model import Rule
 
-
 _POOL_CODES = frozenset({"PoolConflict", "NodeNameOutsidePool"})
 
 

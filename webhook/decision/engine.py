@@ -326,7 +326,7 @@ class _Judgement:
         return kept
 
     def _node_name(self, which: Subject, context: Context) -> list[finding.Note]:
-        """What is wrong with a node named outright, in a Pod or in a template, whose pods would all fail there (N17)."""
+        """What is wrong with a node named outright, in a Pod, or in a template whose pods would all fail (N17)."""
         node = which.spec.node_name
         if not node or not context.rule.pools:
             return []
