@@ -11,7 +11,7 @@ from webhook.decision.facts import Note
 from webhook.decision.request import Request
 from webhook.decision.result import Decision, Finding, PatchOperation
 from webhook.k8s.objects import Workload
-from webhook.server.app import BODY_LIMIT
+from webhook.server.reviews import BODY_LIMIT
 
 
 def deny(request: Request, *_: Any, **__: Any) -> Decision:
