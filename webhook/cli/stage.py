@@ -7,10 +7,9 @@ import ssl
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,8 +49,8 @@ class Stage:
         return self.folder / "certs" / "ca.crt"
 
     @contextmanager
-    def webhook(self) -> Iterator[str]:
-        """The TLS server, ready; yields its address (https://host:port)."""
+    def webhook(self) -> "Iterator[tuple[str, subprocess.Popen[bytes]]]":
+        """The TLS server, ready; yields its address (https://host:port) and the process."""
         pair = local_pair(self.folder / "certs", names=[self.host, "localhost"])
         bind = f"{'127.0.0.1' if self.host == '127.0.0.1' else '0.0.0.0'}:0"
         arguments = ["serve", "--policy", str(self.policy), "--bind", bind, "--audit-dir", str(self.audit)]
@@ -60,7 +59,7 @@ class Stage:
             port = self.line(process, "serve.log", "listening on https://").rpartition(":")[2]
             address = f"https://{self.host}:{port}"
             self._await_ready(address)
-            yield address
+            yield address, process
 
     def registration(self, address: str, name: str = registration.NAME) -> list[dict[str, Any]]:
         """Both webhook configurations, for a webhook at `address`."""
@@ -93,7 +92,11 @@ class Stage:
         environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
         with (self.folder / log).open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "webhook", *arguments], stdout=subprocess.DEVNULL, stderr=output, env=environment
+                [sys.executable, "-m", "webhook", *arguments],
+                stdout=subprocess.DEVNULL,
+                stderr=output,
+                env=environment,
+                start_new_session=True,  # Ctrl-C reaches us alone, so that things end in their order
             )
             try:
                 yield process
@@ -102,7 +105,8 @@ class Stage:
                 try:
                     process.wait(15)
                 except subprocess.TimeoutExpired:
-                    process.kill()
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
 
     def line(self, process: "subprocess.Popen[bytes]", log: str, words: str) -> str:
         """The first line of a log that holds `words`. Raises WalkError if the process ends or takes too long."""
@@ -120,12 +124,14 @@ class Stage:
 
     def _await_ready(self, address: str) -> None:
         context = ssl.create_default_context(cafile=str(self.authority))
+        direct = urllib.request.ProxyHandler({})
+        opener = urllib.request.build_opener(direct, urllib.request.HTTPSHandler(context=context))
         deadline = time.monotonic() + START
         while time.monotonic() < deadline:
             try:
-                with urllib.request.urlopen(f"{address}/readyz", context=context, timeout=2):
+                with opener.open(f"{address}/readyz", timeout=2):
                     return
-            except urllib.error.HTTPError:
+            except OSError:  # not listening yet, or an HTTP error: not synced yet
                 time.sleep(0.05)
         raise WalkError(f"the webhook was not ready within {START:.0f} s: {self.log('serve.log')}")
 
@@ -133,10 +139,8 @@ class Stage:
 @contextmanager
 def registered(cluster: Cluster, configurations: list[dict[str, Any]]) -> Iterator[None]:
     """The configurations, created and in the end deleted."""
-    try:
+    with ExitStack() as stack:
         for obj in configurations:
+            stack.callback(cluster.delete, obj)
             cluster.create(obj)
         yield
-    finally:
-        for obj in configurations:
-            cluster.delete(obj)

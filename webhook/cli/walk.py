@@ -2,9 +2,11 @@
 
 import copy
 import json
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +51,8 @@ class Cluster:
 
     def __init__(self, api: "Api") -> None:
         self.api = api
+        self.warnings: list[str] = []
+        """What the API server warned of with its last answer."""
 
     def create(self, obj: Object) -> Object:
         """The object as stored. Raises `webhook.cluster.api.ApiError` with the API server's words."""
@@ -62,7 +66,7 @@ class Cluster:
             self.create(obj)
         except ApiError as error:
             return str(error)
-        raise WalkError(f"{title(obj)} was created and should have been refused")
+        raise WalkError(f"expected a refusal of {title(obj)}, saw it created")
 
     def get(self, obj: Object) -> Object:
         return self._call("GET", _path(obj))
@@ -74,12 +78,28 @@ class Cluster:
 
     def relabel(self, node: str, labels: Mapping[str, str | None]) -> None:
         """Set node labels, or remove those whose value is None."""
-        found = self.get({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
-        for key, value in labels.items():
-            found["metadata"]["labels"].pop(key, None)
-            if value is not None:
-                found["metadata"]["labels"][key] = value
-        self._call("PUT", _path(found), found)
+
+        def change(found: Object) -> None:
+            for key, value in labels.items():
+                found["metadata"]["labels"].pop(key, None)
+                if value is not None:
+                    found["metadata"]["labels"][key] = value
+
+        self.change({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}, change)
+
+    def change(self, obj: Object, change: Callable[[Object], None], subresource: str = "") -> None:
+        """Read, change and write an object, again where somebody else wrote in between: a Node has several writers."""
+        from webhook.cluster.api import ApiError
+
+        for attempt in range(10):
+            found = self.get(obj)
+            change(found)
+            try:
+                self._call("PUT", _path(obj) + subresource, found)
+                return
+            except ApiError as error:
+                if error.status != 409 or attempt == 9:
+                    raise
 
     def delete(self, obj: Object, now: bool = False) -> None:
         """Delete an object, with `now` without a grace period; one that is gone already is fine."""
@@ -93,9 +113,15 @@ class Cluster:
                 raise
 
     def _call(self, method: str, path: str, body: Object | None = None) -> Object:
-        answer: Object = json.loads(self.api.call(method, path, body=body)[0])
+        content, headers = self.api.call(method, path, body=body)
+        warnings = next((value for key, value in headers.items() if key.lower() == "warning"), "")
+        self.warnings = [text.replace('\\"', '"') for text in _WARNING.findall(warnings)]
+        answer: Object = json.loads(content)
         return answer
 
+
+_WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
+"""One warning in a Warning header (RFC 7234), which may hold several."""
 
 _PLURALS = {
     "Namespace": ("namespaces", False),
@@ -174,23 +200,35 @@ class Walk:
         self.tell(f"\n{self._step}  {text}")
 
     def control_layer(self) -> None:
-        """Namespaces, quotas, limits and classes; in both clusters, so that only the webhook makes the difference."""
-        self.heading("The control layer: three teams, their quotas, their priority classes   (deploy/cluster)")
-        objects = _in_order(manifests(self.deploy / "cluster", self.names))
+        """Namespaces, quotas, limits and classes; beside as well, so that only the webhook makes the difference."""
+        self.heading("The control layer: three teams, each with a namespace and a quota")
+        self.tell("   $ kubectl apply -k deploy/cluster")
+        objects = self._control_objects(self.names)
         for obj in objects:
             self.cluster.create(obj)
-        if self.beside is not self.cluster:
-            for obj in objects:
-                self.beside.create(obj)
+        beside = self._control_objects(self.beside_names)
+        if self.beside is self.cluster:  # what belongs to no namespace is there already
+            beside = [obj for obj in beside if obj["kind"] != "PriorityClass"]
+        for obj in beside:
+            self.beside.create(obj)
         for obj in objects:
             if obj["kind"] == "ResourceQuota":
                 hard = obj["spec"]["hard"]["requests.nvidia.com/gpu"]
                 self.tell(f"   {obj['metadata']['namespace']:<13} may use {hard} GPUs")
-        quotas = [obj for obj in objects if obj["kind"] == "ResourceQuota"]
-        self._await("quota status", lambda: all(self.cluster.get(obj).get("status", {}).get("used") for obj in quotas))
+        self._await_quotas(self.cluster, objects)
+        self._await_quotas(self.beside, beside)
+
+    def _control_objects(self, names: Names) -> list[Object]:
+        """Namespaces first, then what they hold."""
+        return sorted(manifests(self.deploy / "cluster", names), key=lambda obj: obj["kind"] != "Namespace")
+
+    def _await_quotas(self, cluster: Cluster, objects: Iterable[Object]) -> None:
+        """A quota enforces nothing before its controller has filled in its status (Q5)."""
+        for quota in [obj for obj in objects if obj["kind"] == "ResourceQuota"]:
+            self._await(f"status of {title(quota)}", partial(_has_usage, cluster, quota))
 
     def training_job(self) -> None:
-        self.heading("A training Job is applied as its author wrote it, and leaves with class and pool")
+        self.heading("A training Job says only what it needs, and leaves with class and pool")
         sent, stored = self._applied("training-job.yaml")
         self._difference(sent, stored)
         self._check("priorityClassName", self.names("gpu-training"), _pod_spec(stored).get("priorityClassName"))
@@ -206,60 +244,65 @@ class Walk:
             self._runs(stored, "gpu-inference-1")
 
     def over_quota(self) -> None:
-        self.heading("One more Deployment, 2 GPUs where 1 is free: refused at once, with the numbers")
+        self.heading("One more Deployment, 2 GPUs where 1 is free: refused at once, with numbers")
         obj = self._sample("quota-exceed.yaml")
         self._refused(obj, "quota-exceed.yaml", "GPU quota exceeded", "asks for 2, free 1 of 4")
-        self.tell("\n   The same in a cluster without the webhook: accepted, nothing runs, no word to its author.")
+        self.tell("\n   The same in a cluster without the webhook: accepted, nothing runs, its author is not told.")
         self._without_webhook()
 
     def _without_webhook(self) -> None:
-        for name in ("inference-deployment-kind.yaml", "inference-deployment.yaml", "quota-exceed.yaml"):
-            obj = self.beside_names.rename(manifests(self.deploy / "samples" / name, Names())[0])
-            self.beside.create(obj)
-        self._command("quota-exceed.yaml")
-        self.tell(f"   {title(obj)} created")
+        for name in ("inference-deployment-kind.yaml", "inference-deployment.yaml"):
+            self.beside.create(self._sample(name, self.beside_names))
+        obj = self._sample("quota-exceed.yaml", self.beside_names)
+        self._create(self.beside, obj, "quota-exceed.yaml")
         namespace = obj["metadata"]["namespace"]
         event = self._await("FailedCreate event", lambda: self._event(self.beside, namespace, "FailedCreate"))
         self._check("pods of it", 0, (self.beside.get(obj).get("status") or {}).get("replicas", 0))
-        self.tell("   its pods: none. The reason hides in an event of a ReplicaSet:")
-        self.tell(f"   FailedCreate  {event['message']}")
+        self.tell("   It has no pods, and never will. The reason hides in an event of its ReplicaSet:")
+        self.tell(f"     FailedCreate  {event['message']}")
         if "exceeded quota" not in event["message"]:
             raise WalkError(f"expected a FailedCreate event about the quota, saw: {event['message']}")
 
     def conflicts(self) -> None:
-        self.heading("A workload that names another team's pool, and one with a class above its station")
+        self.heading("Refused too: another team's nodes, and a priority that is not the team's")
         self._refused(self._sample("wrong-pool.yaml"), "wrong-pool.yaml", "Wrong GPU pool", "allowed")
         self._refused(self._sample("wrong-class.yaml"), "wrong-class.yaml", "Priority class not allowed", "allowed")
 
     def gates(self) -> None:
-        self.heading("Admitted is not yet running: the two gates after us, told apart by the scheduler's words")
+        self.heading("Admitted is not yet running: two more gates, told apart by the scheduler")
         node, cpu = self.names("gpu-training-1"), self.names("cpu-1")
         pool = self.names("training")
         self.cluster.relabel(node, {POOL: None})
-        self.tell(f"   node {node} leaves pool {pool}")
+        self.tell(f"   We take node {node} out of pool {pool}: no node is left that the Job may use.")
         obj = self._sample("training-job-kind.yaml")
-        self.cluster.create(obj)
-        self._command("training-job-kind.yaml")
+        self._create(self.cluster, obj, "training-job-kind.yaml")
         self._pending(obj, "didn't match Pod's node affinity/selector")
         self.cluster.relabel(cpu, {POOL: pool, "accelerator": "nvidia-h100"})
-        self.tell(f"   node {cpu}, which has no GPU, is labelled {POOL}={pool}")
+        self.tell(f"   We put node {cpu}, which has no GPU, into the pool: now there is a node, but no GPU.")
         self._pending(obj, "Insufficient nvidia.com/gpu")
         self.cluster.relabel(cpu, {POOL: None, "accelerator": None})
         self.cluster.relabel(node, {POOL: pool})
-        self.tell(f"   node {node} is back in its pool")
+        self.tell(f"   We put node {node} back:")
         self._runs(obj, "gpu-training-1")
 
     # -- what steps are made of --
 
-    def _sample(self, name: str) -> Object:
-        return manifests(self.deploy / "samples" / name, self.names)[0]
+    def _sample(self, name: str, names: Names | None = None) -> Object:
+        return manifests(self.deploy / "samples" / name, names or self.names)[0]
 
     def _applied(self, name: str) -> tuple[Object, Object]:
         sent = self._sample(name)
-        stored = self.cluster.create(copy.deepcopy(sent))
-        self._command(name)
-        self.tell(f"   {title(sent)} created")
+        stored = self._create(self.cluster, sent, name)
         return sent, stored
+
+    def _create(self, cluster: Cluster, obj: Object, name: str) -> Object:
+        """Create an object and tell it as kubectl does."""
+        self._command(name)
+        stored = cluster.create(copy.deepcopy(obj))
+        for warning in cluster.warnings:
+            self.tell(f"   Warning: {warning}")
+        self.tell(f"   {title(obj)} created")
+        return stored
 
     def _command(self, name: str) -> None:
         self.tell(f"   $ kubectl apply -f deploy/samples/{name}")
@@ -274,10 +317,11 @@ class Walk:
             self.tell(f"     {sign} node affinity      {shown}")
 
     def _refused(self, obj: Object, name: str, *expected: str) -> None:
-        text = self.cluster.refusal(obj)
-        message = text.partition("denied the request: ")[2] or text
         self._command(name)
-        self.tell("   Error from server (Forbidden): " + message.replace("\n", "\n   "))
+        text = self.cluster.refusal(obj).partition(": HTTP 403: ")[2]
+        message = text.partition("denied the request: ")[2]
+        said = f'Error from server (Forbidden): error when creating "deploy/samples/{name}": {text}'
+        self.tell("   " + said.replace("\n", "\n   "))
         missing = [part for part in expected if part not in message]
         if missing:
             raise WalkError(f"{title(obj)}: expected {missing[0]!r} in the refusal, saw: {text}")
@@ -303,7 +347,7 @@ class Walk:
     def _pending(self, obj: Object, words: str) -> None:
         namespace = obj["metadata"]["namespace"]
         event = self._await(words, lambda: self._event(self.cluster, namespace, "FailedScheduling", words))
-        self.tell(f"   pod Pending: FailedScheduling  {event['message']}")
+        self.tell(f"     Pending  FailedScheduling  {event['message']}")
 
     @staticmethod
     def _event(cluster: Cluster, namespace: str, reason: str, words: str = "") -> Object | None:
@@ -325,9 +369,8 @@ class Walk:
             raise WalkError(f"{what}: expected {expected!r}, saw {seen!r}")
 
 
-def _in_order(objects: Iterable[Object]) -> list[Object]:
-    """Namespaces first, then what they hold."""
-    return sorted(objects, key=lambda obj: obj["kind"] != "Namespace")
+def _has_usage(cluster: Cluster, quota: Object) -> bool:
+    return bool((cluster.get(quota).get("status") or {}).get("used"))
 
 
 def _pod_spec(obj: Object) -> Object:
