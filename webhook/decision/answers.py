@@ -50,7 +50,7 @@ def ask(facts: "Facts | Recorded", fresh_failed: bool) -> Answers:
 
 
 class _Asked:
-    """Answers from a cluster, each remembered under its key in the record."""
+    """Answers from a cluster, each asked once and remembered under its key in the record."""
 
     def __init__(self, facts: Facts, fresh: bool | None) -> None:
         self._facts = facts
@@ -58,25 +58,35 @@ class _Asked:
         self.fresh = fresh
 
     def namespace_labels(self, namespace: str) -> Mapping[str, str] | None:
-        answer = self._answers["namespaceLabels"] = self._facts.namespace_labels(namespace)
+        if "namespaceLabels" not in self._answers:
+            self._answers["namespaceLabels"] = self._facts.namespace_labels(namespace)
+        answer: Mapping[str, str] | None = self._answers["namespaceLabels"]
         return answer
 
     def quotas(self, namespace: str) -> Sequence[ResourceQuota] | None:
-        answer = self._answers["quotas"] = self._facts.quotas(namespace)
+        if "quotas" not in self._answers:
+            self._answers["quotas"] = self._facts.quotas(namespace)
+        answer: Sequence[ResourceQuota] | None = self._answers["quotas"]
         return answer
 
     def limit_ranges(self, namespace: str) -> Sequence[LimitRange] | None:
-        answer = self._answers["limitRanges"] = self._facts.limit_ranges(namespace)
+        if "limitRanges" not in self._answers:
+            self._answers["limitRanges"] = self._facts.limit_ranges(namespace)
+        answer: Sequence[LimitRange] | None = self._answers["limitRanges"]
         return answer
 
     def priority_classes(self) -> Mapping[str, PriorityClass] | None:
-        answer = self._answers["priorityClasses"] = self._facts.priority_classes()
+        if "priorityClasses" not in self._answers:
+            self._answers["priorityClasses"] = self._facts.priority_classes()
+        answer: Mapping[str, PriorityClass] | None = self._answers["priorityClasses"]
         return answer
 
     def pool_sizes(self, label: str) -> Mapping[str, int] | None:
-        answer = self._facts.pool_sizes(label)
-        self._nodes()["pools"] = None if answer is None else {"label": label, "sizes": answer}
-        return answer
+        nodes = self._nodes()
+        if "pools" not in nodes:
+            sizes = self._facts.pool_sizes(label)
+            nodes["pools"] = None if sizes is None else {"label": label, "sizes": sizes}
+        return None if nodes["pools"] is None else nodes["pools"]["sizes"]
 
     def node_labels(self, node: str) -> Mapping[str, str] | None:
         answer = self._facts.node_labels(node)
@@ -94,7 +104,9 @@ class _Asked:
         return answer
 
     def autoscalers(self, namespace: str) -> Sequence[HorizontalPodAutoscaler] | None:
-        answer = self._answers["autoscalers"] = self._facts.autoscalers(namespace)
+        if "autoscalers" not in self._answers:
+            self._answers["autoscalers"] = self._facts.autoscalers(namespace)
+        answer: Sequence[HorizontalPodAutoscaler] | None = self._answers["autoscalers"]
         return answer
 
     def occupancy(self, namespace: str, own: Own, now: float) -> Occupancy:

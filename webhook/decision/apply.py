@@ -1,7 +1,6 @@
 """Apply a rule to a pod spec: the class, pools and tolerations it gets, and what of the user's own is against it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -16,8 +15,7 @@ from webhook.policy.model import Rule
 _POOL_CODES = frozenset({"PoolConflict", "NodeNameOutsidePool"})
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(msgspec.Struct, frozen=True):
     """What a rule is applied with: who says it, in which language, and what the cluster knows."""
 
     rule: Rule
@@ -86,12 +84,13 @@ def _class_conflict(path: str, own: Placement, context: Context) -> Note | None:
     if chosen in allowed:
         return None
     listed = context.say("or").join(allowed)
+    fix = "class_conflict_fix" if len(allowed) > 1 else "class_conflict_fix_one"
     return Note(
         "PriorityConflict",
         context.say("class_conflict", wants=chosen, allowed=listed),
         rows=(
             ("field", f"{path}.priorityClassName"),
-            ("fix", context.say("class_conflict_fix", default=rule.priority_class_name, allowed=listed)),
+            ("fix", context.say(fix, default=rule.priority_class_name, allowed=listed)),
         ),
     )
 

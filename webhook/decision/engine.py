@@ -281,7 +281,7 @@ class _Judgement:
     def _leave(self, new: Subject, old: Subject, own: Placement, context: Context) -> None:
         """The template did not change: nor do we change it, even where the policy has (H9, B59)."""
         self._keep_record(new, old)
-        if apply.conflicts(new.spec, new.dotted, own, context):
+        if apply.conflicts(new.spec, new.row.dotted, own, context):
             drifted = True
         else:
             after, _ = apply.apply_rule(placement.of(new.spec), own, context, set(), Notes())
@@ -308,8 +308,8 @@ class _Judgement:
         before = []
         if old is not None:
             old_own = injected.strip(placement.of(old.spec), records, context.pool_label)
-            before = [*apply.conflicts(old.spec, old.dotted, old_own, context), *self._node_name(old, context)]
-        found = apply.conflicts(new.spec, new.dotted, own, context)
+            before = [*apply.conflicts(old.spec, old.row.dotted, old_own, context), *self._node_name(old, context)]
+        found = apply.conflicts(new.spec, new.row.dotted, own, context)
         for conflict in [*found, *self._node_name(new, context)]:
             on_conflict = rule.on_priority_conflict if conflict.code == "PriorityConflict" else rule.on_pool_conflict
             if controlled:
@@ -334,7 +334,7 @@ class _Judgement:
         if labels is None:
             self.notes.add("FactsUnknown", self._say("facts_unknown_node", node=node), "warn")
             return []
-        problem = apply.node_name_problem(f"{which.dotted}.nodeName", node, labels, context)
+        problem = apply.node_name_problem(f"{which.row.dotted}.nodeName", node, labels, context)
         return [problem] if problem is not None else []
 
     def _inject(self, new: Subject, before: Placement, after: Placement, record: Injected, context: Context) -> None:
@@ -370,7 +370,7 @@ class _Judgement:
         if self.request.phase != "validate":
             return
         if self.patch and self.request.operation == "CREATE" and self.mode != "audit" and not self.notes.denials:
-            missing = ", ".join(dict.fromkeys(self._missing(each.path) for each in self.patch))
+            missing = self._say("holder_join").join(dict.fromkeys(self._missing(each.path) for each in self.patch))
             headline = self._say("not_placed", namespace=self.request.namespace, rule=rule.name, missing=missing)
             denies = self.policy.spec.on_unplaced == "deny" and not controlled
             rows = (("fix", self._say("not_placed_fix")),)

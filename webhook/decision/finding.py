@@ -1,8 +1,9 @@
 """The codes of everything a decision may notice (DESIGN 5.3), and the list in which one decision collects them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
 
 from webhook.decision.result import Finding
 
@@ -46,8 +47,7 @@ CODES = (
 """Never renamed; new ones are added to the table in docs/policy.md."""
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(msgspec.Struct, frozen=True):
     """A finding with its weight: what denies, what warns the user, and what only the record tells.
 
     `rows` are the labelled lines of a denial (label key, text); `headline` is its first line.
@@ -59,11 +59,10 @@ class Note:
     rows: Sequence[tuple[str, str]] = ()
 
 
-@dataclass(slots=True)
-class Notes:
+class Notes(msgspec.Struct):
     """What one decision has noticed so far, in order."""
 
-    items: list[Note] = field(default_factory=list)
+    items: list[Note] = []
 
     def add(self, code: str, headline: str, level: Level = "note", rows: Sequence[tuple[str, str]] = ()) -> None:
         self.items.append(Note(code, headline, level, rows))

@@ -1,7 +1,6 @@
 """The quota pre-check: what a request asks of each ResourceQuota, what is taken, and what does not fit (Q, W)."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -25,8 +24,7 @@ _ONE_POD = 1
 _REQUESTS = "requests."
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True):
     """What a request wants of the namespace: `pods` of `use` instead of `old_pods` of `old_use`.
 
     `pods` is what runs at once if nothing is suspended (a CronJob: one run), None for a DaemonSet. `idle` says that no
@@ -144,8 +142,7 @@ def note_resources(ask: Ask, notes: Notes, language: Language) -> None:
         notes.add("ResourceUnusable", say(language, "decision.resource_unusable", **values), "warn")
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(msgspec.Struct, frozen=True):
     """What placement made of the pods: the class they will have (P16), and whether their template changes (W3)."""
 
     priority_class: str
@@ -325,11 +322,12 @@ class _Check:
         if level == "deny":
             self.notes.items.append(note)
         else:
-            self.notes.add(code, self._waits(worst) if code == "QuotaExceeded" else note.headline, "warn")
+            waits = code == "QuotaExceeded" or self._is_recorded()
+            self.notes.add(code, self._waits(worst) if waits else note.headline, "warn")
 
     def _level(self, code: str) -> Level:
         """Whether a quota that would be exceeded denies or only warns."""
-        if subject.is_scale(self.request) and identity.is_w19(self.request, self.policy.spec):
+        if self._is_recorded():
             return "warn"
         if (self.rule.on_quota_exceeded or self.policy.spec.quota.on_exceeded) == "warn":
             return "warn"
@@ -337,8 +335,12 @@ class _Check:
             return "warn"
         return "deny"
 
+    def _is_recorded(self) -> bool:
+        """A scale by a controller: one that is refused would not grow at all, so it is only recorded and told (B36)."""
+        return subject.is_scale(self.request) and identity.is_w19(self.request, self.policy.spec)
+
     def _waits(self, each: Shortage, key: str = "waits") -> str:
-        if subject.is_scale(self.request) and identity.is_w19(self.request, self.policy.spec):
+        if self._is_recorded():
             key = "scale_recorded"
         return self._say(
             key,

@@ -96,7 +96,9 @@ def resource_of(key: str) -> str:
 
 
 def amount(value: Quantity, key: str, is_gpu: bool, tell: Say) -> str:
-    """`2 GPUs`, `3 nvidia.com/mig-1g.10gb`, `4Gi requests.memory`."""
+    """`2 GPUs`, `3 nvidia.com/mig-1g.10gb`, `4Gi requests.memory`, `1 pod`."""
+    if key in _POD_KEYS:
+        return tell("pods_one" if value == 1 else "pods_many", count=value)
     if is_gpu and resource_of(key) in _WHOLE_GPUS:
         return tell("unit_gpu_one" if value == 1 else "unit_gpu_many", count=human(value, key))
     return tell("unit_other", count=human(value, key), resource=resource_of(key))
@@ -135,8 +137,9 @@ def quota_denial(code: str, short: Sequence[Shortage], waiting: Sequence[Waiting
 
 
 def _per_pod(each: Shortage, kind: str, tell: Say) -> str:
-    if each.old_total or each.asks != each.total:
-        return ""
+    """Where the amount comes from: pods and their size, or what an update adds to what was there."""
+    if each.old_total:
+        return tell("asks_more", total=human(each.total, each.key), before=human(each.old_total, each.key))
     return tell("asks_pods", pods=_pods(each.pods, kind, tell), each=human(each.each, each.key))
 
 
