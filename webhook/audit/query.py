@@ -105,17 +105,18 @@ class Selection:
         """The matches among lines. Most lines are told by their bytes alone, without decoding them."""
         needles, since, until = self._needles, self._since, self._until
         decode, matches = self._decoder.decode, self.wanted.matches
+        all_match = self.wanted == Filter()
         for raw in lines:
             if raw.startswith(_TIME_START) and not since <= raw[_TIME_AT] < until:
                 continue
-            if any(needle not in raw for needle in needles) or not raw.startswith(_RECORD_START):
+            if (needles and any(needle not in raw for needle in needles)) or not raw.startswith(_RECORD_START):
                 continue
             try:
                 entry = decode(raw)
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 self.unreadable += 1
                 continue
-            if matches(entry):
+            if all_match or matches(entry):
                 yield Match(raw, entry)
 
     def in_file(self, path: Path, progress: Progress = lambda _: None) -> Iterator[Match]:
@@ -259,29 +260,28 @@ class Summariser:
     """Counts entries one by one; `summary` may be asked at any time."""
 
     def __init__(self) -> None:
-        self._records = self._dry_runs = 0
+        self._dry_runs = 0
         self._first: str | None = None
         self._last: str | None = None
-        self._namespaces, self._rules = _Counts(), _Counts()
-        self._totals: Counter[str] = Counter()
-        self._codes, self._users, self._workloads = _Counts(), _Counts(), _Counts()
+        self._outcomes: Counter[str] = Counter()
+        self._decisions = _Counts()  # (outcome, namespace, rule, code, code ...): one look-up for each record
+        self._users, self._workloads = _Counts(), _Counts()
         self._latencies: Counter[int] = Counter()
 
     def add(self, entry: Entry) -> None:
         if entry.dry_run:
             self._dry_runs += 1
             return
-        self._records += 1
-        self._first = min(self._first or entry.time, entry.time)
-        self._last = max(self._last or entry.time, entry.time)
+        time = entry.time
+        if self._first is None or time < self._first:
+            self._first = time
+        if self._last is None or time > self._last:
+            self._last = time
         self._latencies[int(math.log(max(entry.latency_ms, 1e-4)) * _BUCKETS_PER_E)] += 1
-        for finding in entry.findings:
-            self._codes.add(finding.code)
         outcome = _outcome(entry)
-        if outcome:
-            self._totals[outcome] += 1
-            self._namespaces.add(outcome, entry.object.namespace or "")
-            self._rules.add(outcome, entry.policy.rule or "")
+        self._outcomes[outcome] += 1
+        codes = [finding.code for finding in entry.findings]
+        self._decisions.add(outcome, entry.object.namespace or "", entry.policy.rule or "", *codes)
         if outcome == "denied":
             self._users.add(entry.user.name)
             owner = entry.object.owner
@@ -289,16 +289,22 @@ class Summariser:
             self._workloads.add(entry.object.namespace or "", kind, name)
 
     def summary(self, top: int = 10) -> Summary:
+        namespaces, rules, codes = _Counts(), _Counts(), _Counts()
+        for (outcome, namespace, rule, *found), count in self._decisions.items():
+            namespaces[outcome, namespace] += count
+            rules[outcome, rule] += count
+            for code in found:
+                codes[code,] += count
         return Summary(
-            records=self._records,
+            records=self._outcomes.total(),
             dry_runs=self._dry_runs,
-            admitted=self._totals["admitted"],
-            denied=self._totals["denied"],
+            admitted=self._outcomes["admitted"],
+            denied=self._outcomes["denied"],
             first=self._first,
             last=self._last,
-            namespaces=_tallies(self._namespaces),
-            rules=_tallies(self._rules),
-            codes=[Count(code, count) for (code,), count in _by_count(self._codes)],
+            namespaces=_tallies(namespaces),
+            rules=_tallies(rules),
+            codes=[Count(code, count) for (code,), count in _by_count(codes)],
             refused_users=[Count(user, count) for (user,), count in _by_count(self._users)[:top]],
             refused_workloads=[
                 RefusedWorkload(namespace, kind, name, count)
@@ -309,7 +315,7 @@ class Summariser:
         )
 
     def _quantile(self, share: float) -> float | None:
-        left = share * self._records
+        left = share * self._latencies.total()
         for bucket, count in sorted(self._latencies.items()):
             left -= count
             if left <= 0:
@@ -317,11 +323,11 @@ class Summariser:
         return None
 
 
-def _outcome(entry: Entry) -> str | None:
+def _outcome(entry: Entry) -> str:
     """How a record counts (DESIGN 5.5): a mutate record that allows is no admission yet."""
     if entry.verdict == "deny":
         return "denied"
-    return "admitted" if entry.verdict == "allow" and entry.phase == "validate" else None
+    return "admitted" if entry.verdict == "allow" and entry.phase == "validate" else ""
 
 
 def _by_count(counts: Counter[tuple[str, ...]]) -> list[tuple[tuple[str, ...], int]]:
@@ -329,6 +335,6 @@ def _by_count(counts: Counter[tuple[str, ...]]) -> list[tuple[tuple[str, ...], i
 
 
 def _tallies(counts: Counter[tuple[str, ...]]) -> list[Tally]:
-    names = sorted({name for _, name in counts})
+    names = {name for outcome, name in counts if outcome}
     tallies = [Tally(name, counts["admitted", name], counts["denied", name]) for name in names]
     return sorted(tallies, key=lambda tally: (-tally.denied, -tally.admitted, tally.name))

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -166,9 +167,17 @@ def blocks_in(path: Path, progress: Callable[[int], object] | None = None) -> It
 
 def lines_in(path: Path, progress: Callable[[int], object] | None = None) -> Iterator[bytes]:
     """The whole lines of a file without newlines; NULs around a line are cut off. Raises OSError."""
-    for block in blocks_in(path, progress):
-        for line in block.split(b"\n")[:-1]:
-            yield line.strip(b"\0") if line[:1] == b"\0" else line
+    unreported = 0
+    with path.open("rb", buffering=_BLOCK) as file:
+        for line in iter(partial(file.readline, MAX_LINE), b""):
+            unreported += len(line)
+            if unreported > _BLOCK and progress:
+                progress(unreported)
+                unreported = 0
+            if line[-1] == 10:  # a newline: else the file ends within this line, or it is no line of ours
+                yield line[:-1] if line[0] else line[:-1].strip(b"\0")
+    if progress:
+        progress(unreported)
 
 
 def near_the_end(audits: Iterable[Path], distance: int = 1 << 18) -> Position:

@@ -38,6 +38,7 @@ Progress = Callable[[int], object]
 _RECORD_START = f'{{"schema":"{SCHEMA.rpartition("v")[0]}'.encode()
 _GAPS_LISTED = 100
 _ATTEMPTS = 3
+_BUFFER = 1 << 18
 
 
 class Problem(msgspec.Struct):
@@ -383,7 +384,7 @@ def _verify_stream(
 def _feed_segment(chain: Chain, path: Path, progress: Progress) -> None:
     source, feed = str(path), chain.feed
     unreported = 0
-    with path.open("rb") as file:
+    with path.open("rb", buffering=_BUFFER) as file:
         for number, line in enumerate(file, 1):
             unreported += len(line)
             if unreported > 1 << 20:
