@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import msgspec
@@ -17,7 +18,7 @@ from webhook.k8s.objects import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WorkloadKind:
     """One row of the table: a kind, the resource that serves it and the path of its pod template."""
 
@@ -31,15 +32,20 @@ class WorkloadKind:
     scales: bool = False
     """Whether it has a scale subresource (W26)."""
 
-    @property
+    @cached_property
     def api_version(self) -> str:
         """group/version, or the version alone in the core group."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
-    @property
+    @cached_property
     def pod_spec(self) -> str:
         """JSON pointer of the PodSpec (P12, B17)."""
         return f"{self.template}/spec"
+
+    @cached_property
+    def dotted(self) -> str:
+        """Path of the PodSpec as people write it: `spec.template.spec`."""
+        return self.pod_spec.strip("/").replace("/", ".")
 
 
 KINDS: Mapping[str, WorkloadKind] = {
