@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.audit.samples import body, write_stream
 from tests.audit.test_ledger import WRITER, Disk
 from webhook.audit import checkpoint as checkpoints
+from webhook.audit import verify as verification
 from webhook.audit.ledger import Ledger
 from webhook.audit.segments import ZEROS, segment_name, segments_in
 from webhook.audit.verify import Chain, StreamReport, verify, verify_lines
@@ -133,6 +134,30 @@ def test_a_crash_between_the_word_and_the_removal_verifies(tmp_path: Path) -> No
     for path in sorted(kept)[2:]:
         path.write_bytes(kept[path])
     assert only(verify(tmp_path)).state == "intact"
+
+
+def test_retention_while_a_stream_is_being_verified_is_no_false_alarm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(tmp_path, segment_bytes=15_000, keep_segments=1000)
+    for number in range(1, 101):
+        ledger.append(body(number))
+    read_before = verification._checkpoints_by_stream
+    calls: list[Path] = []
+
+    def read_and_remove(audit: Path) -> dict[str, list[tuple[bytes, str, int]]]:
+        found = read_before(audit)
+        if not calls:
+            ledger._keep_segments = 2
+            ledger.retain()
+        calls.append(audit)
+        return found
+
+    monkeypatch.setattr(verification, "_checkpoints_by_stream", read_and_remove)
+    report = only(verify(tmp_path))
+    ledger.close()
+    assert (report.state, report.last) == ("unclosed", 100)
+    assert len(calls) > 1
 
 
 def test_a_stream_that_retention_removed_altogether_is_intact(tmp_path: Path) -> None:

@@ -363,22 +363,27 @@ def _verify_stream(
     copy: bool,
     progress: Progress,
 ) -> StreamReport:
-    """One stream of segments; once more if retention removes a file that was about to be read."""
-    for attempt in range(_ATTEMPTS):
-        if attempt:
-            signed = _checkpoints_by_stream(audit).get(stream, [])
+    """One stream of segments; once more where retention removed some between our looking at one thing and another."""
+    for _ in range(_ATTEMPTS):
         chain = Chain(stream, source=str(audit), copy=copy, keys=keys)
         for raw, source, number in signed:
             chain.feed_checkpoint_line(raw, source, number)
+        vanished = False
         try:
             segments = segments_in(files_in(audit)).get(stream, [])
             for index, segment in enumerate(segments):
                 chain.skip_to(segment, segments[index - 1].number + 1 if index else 1)
                 _feed_segment(chain, segment.path, progress)
         except FileNotFoundError:
-            continue
-        return chain.report()
-    raise FileNotFoundError(f"{audit}: segments of {stream} vanish while they are read; verify a copy instead")
+            vanished = True
+        report = chain.report()
+        since = _checkpoints_by_stream(audit).get(stream, [])
+        if not vanished and (report.problem is None or since == signed):
+            return report
+        signed = since
+    if vanished:
+        raise FileNotFoundError(f"{audit}: segments of {stream} vanish while they are read; verify a copy instead")
+    return report
 
 
 def _feed_segment(chain: Chain, path: Path, progress: Progress) -> None:
