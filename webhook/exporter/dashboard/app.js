@@ -53,6 +53,8 @@
     button.onclick = () => { store.set("theme", THEMES[known][0]); colours(THEMES[known][0]); };
   }
 
+  const denied = () => ((status && status.decisions) || {}).deniedToday || 0;
+
   // -- staying fresh -----------------------------------------------------------------------------------------------
 
   /** The data is a script, because a page from disk may load scripts beside it but may not fetch. */
@@ -64,9 +66,11 @@
       script.remove();
       loading = false;
       if (failed !== unreachable || (!failed && window.CLUSTER_STATUS.generatedAt !== drawn)) {
+        const before = denied();
         unreachable = failed;
         status = window.CLUSTER_STATUS || status;
         draw();
+        if (denied() > before) byId("announce").textContent = t("announce.denied", { n: denied() });
       }
     };
     script.onload = () => done(false);

@@ -201,7 +201,7 @@ Dash.panels = (() => {
       const idle = isNumber(row.idlePerHour) ? row.idlePerHour : 0, total = row.allocatedPerHour + row.pendingPerHour;
       const parts = [["busy", Math.max(0, row.allocatedPerHour - idle - row.unknownPerHour)], ["idle", idle], ["unknown", row.unknownPerHour], ["pending", row.pendingPerHour]].filter(([, value]) => value > 0.004);
       const words = parts.map(([part, value]) => `${t(`cost.${part}`)} ${amount(value)}`).join(" · ");
-      return h("li", null, h("div", { class: "cost-head" }, h("strong", { text: row.name || t("cost.unnamed") }), h("span", { class: "muted", text: `${number(row.gpus + row.pendingGpus)} GPU · ${isNumber(row.utilisation) ? t("cost.busy.share", { share: percent(row.utilisation) }) : t("cost.unknown.word")}` }), h("span", { class: "amount", text: t("cost.perHour", { amount: amount(total) }) })),
+      return h("li", null, h("div", { class: "cost-head" }, h("strong", { text: row.name || t("cost.unnamed") }), h("span", { class: "muted", text: `${number(row.gpus + row.pendingGpus)} GPU${isNumber(row.utilisation) ? ` · ${t("cost.busy.share", { share: percent(row.utilisation) })}` : ""}` }), h("span", { class: "amount", text: t("cost.perHour", { amount: amount(total) }) })),
         h("div", { class: "split cost scaled", "aria-hidden": "true", vars: { "--w": `${(total / most) * 100}%` } }, parts.map(([part, value]) => h("span", { class: part, vars: { "--n": value } }))),
         h("p", { class: "meta", text: words }));
     });

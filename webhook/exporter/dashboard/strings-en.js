@@ -176,7 +176,6 @@ window.STRINGS.en = {
   "cost.unknown": "Unknown",
   "cost.pending": "Pending",
   "cost.busy.share": "{share} busy",
-  "cost.unknown.word": "utilisation unknown",
   "cost.none": "No GPU pod exists.",
   "cost.unnamed": "(none)",
   "cost.perHour": "{amount} / h",
@@ -240,5 +239,5 @@ window.STRINGS.en = {
   "nodes.ready": "ready",
   "nodes.notready": "not ready",
   "nodes.cordoned": "cordoned",
-  "announce.updated": "Updated."
+  "announce.denied": "{n} requests denied today"
 };

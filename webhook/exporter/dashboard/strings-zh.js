@@ -176,7 +176,6 @@ window.STRINGS.zh = {
   "cost.unknown": "未知",
   "cost.pending": "等待",
   "cost.busy.share": "忙碌 {share}",
-  "cost.unknown.word": "利用率未知",
   "cost.none": "没有 GPU Pod。",
   "cost.unnamed": "（无）",
   "cost.perHour": "{amount} / 小时",
@@ -240,5 +239,5 @@ window.STRINGS.zh = {
   "nodes.ready": "就绪",
   "nodes.notready": "未就绪",
   "nodes.cordoned": "停止调度",
-  "announce.updated": "已更新。"
+  "announce.denied": "今日已拒绝 {n} 个请求"
 };
