@@ -1,6 +1,5 @@
 """A stand-in for every node's kubelet: assigned pods run, deleted ones go, and some finish when told to."""
 
-import copy
 import time
 from collections.abc import Iterable
 from typing import Final
@@ -11,7 +10,7 @@ from webhook.lab import resources, strategy, typed
 from webhook.lab.call import User
 from webhook.lab.controllers.runtime import Client, Key, WorkQueue, is_finished, key_of
 from webhook.lab.registry import Registry
-from webhook.lab.resources import Object
+from webhook.lab.resources import Object, copied
 from webhook.lab.store import Change
 
 FINISH_AFTER: Final = "lab.gpu-webhook.io/finish-after"
@@ -19,6 +18,9 @@ FINISH_AFTER: Final = "lab.gpu-webhook.io/finish-after"
 
 EXIT_CODE: Final = "lab.gpu-webhook.io/exit-code"
 """Annotation: what they end with; 0, the default, is success."""
+
+STOP_AFTER: Final = "lab.gpu-webhook.io/stop-after"
+"""Annotation: seconds that the containers of a deleted pod take to stop; without it they stop at once."""
 
 _RUNNING_CONDITIONS: Final = (
     "PodReadyToStartContainers",
@@ -39,7 +41,7 @@ class Kubelet:
         self._store = registry.store
         self._queue = queue
         self._ends: dict[Key, float] = {}
-        """When pods that finish by themselves do so, on the monotonic clock."""
+        """When pods finish or stop, on the monotonic clock; keys are (what, uid)."""
         self._clients: dict[str, Client] = {}
 
     def keys(self, change: Change) -> Iterable[Key]:
@@ -55,7 +57,7 @@ class Kubelet:
         node = self._store.get(resources.NODES, "", pod["spec"]["nodeName"])
         client = self._client(pod["spec"]["nodeName"])
         if "deletionTimestamp" in pod["metadata"]:
-            client.delete(resources.PODS, pod, grace_seconds=0)  # the second DELETE of a pod ends it (H4)
+            self._stop(client, pod)
         elif node is None:
             return
         elif pod["status"].get("phase") == "Pending":
@@ -82,13 +84,22 @@ class Kubelet:
         status["containerStatuses"] = [_container_status(c, state, ready=True) for c in pod["spec"]["containers"]]
         client.update_status(resources.PODS, pod, status)
 
-    def _finish(self, client: Client, pod: Object) -> None:
-        key = key_of(pod)
-        left = self._ends.setdefault(key, time.monotonic() + (_finish_after(pod) or 0.0)) - time.monotonic()
+    def _stop(self, client: Client, pod: Object) -> None:
+        if self._is_due(("stop", pod["metadata"]["uid"]), key_of(pod), _seconds(pod, STOP_AFTER) or 0.0):
+            client.delete(resources.PODS, pod, grace_seconds=0)  # the second DELETE of a pod ends it (H4)
+
+    def _is_due(self, event: Key, key: Key, after: float) -> bool:
+        """Whether an event is `after` seconds past the first time it was asked for; if not, the pod comes again."""
+        left = self._ends.setdefault(event, time.monotonic() + after) - time.monotonic()
         if left > 0:
             self._queue.add(key, left)
+            return False
+        del self._ends[event]
+        return True
+
+    def _finish(self, client: Client, pod: Object) -> None:
+        if not self._is_due(("finish", pod["metadata"]["uid"]), key_of(pod), _seconds(pod, FINISH_AFTER) or 0.0):
             return
-        del self._ends[key]
         code = int((pod["metadata"].get("annotations") or {}).get(EXIT_CODE, "0"))
         now = strategy.now()
         reason = "Completed" if code == 0 else "Error"
@@ -100,7 +111,7 @@ class Kubelet:
                 "finishedAt": now,
             }
         }
-        status = copy.deepcopy(pod["status"]) | {"phase": "Succeeded" if code == 0 else "Failed"}
+        status = copied(pod["status"]) | {"phase": "Succeeded" if code == 0 else "Failed"}
         for condition in status["conditions"]:
             if condition["type"] in ("Ready", "ContainersReady"):
                 condition |= {"status": "False", "reason": "PodCompleted", "lastTransitionTime": now}
@@ -114,11 +125,11 @@ def _has_work(pod: Object) -> bool:
         return bool(metadata.get("deletionGracePeriodSeconds")) or not metadata.get("finalizers")
     if is_finished(pod):
         return False
-    return status.get("phase") == "Pending" or _finish_after(pod) is not None
+    return status.get("phase") == "Pending" or _seconds(pod, FINISH_AFTER) is not None
 
 
-def _finish_after(pod: Object) -> float | None:
-    text = (pod["metadata"].get("annotations") or {}).get(FINISH_AFTER)
+def _seconds(pod: Object, annotation: str) -> float | None:
+    text = (pod["metadata"].get("annotations") or {}).get(annotation)
     try:
         return float(text.removesuffix("s")) if text else None
     except ValueError:
