@@ -260,7 +260,7 @@ def _project_metadata(metadata: ObjectMeta) -> ObjectMeta:
         name=metadata.name,
         generate_name=metadata.generate_name,
         labels=metadata.labels,
-        annotations=ours or None,
+        annotations=None if annotations is None else ours,
         owner_references=(controller,) if controller else None,
         deletion_timestamp=metadata.deletion_timestamp,
     )
