@@ -151,19 +151,6 @@ def test_quota_stops_pods_and_says_so_in_events_only(lab: Lab, namespace: str) -
     assert used_gpus(lab, namespace) == "2"
 
 
-def test_similar_events_are_combined(lab: Lab, namespace: str) -> None:
-    ready_quota(lab, quota("q", namespace, requests_gpu="0"))
-    lab.create(workload("ReplicaSet", "web", namespace, gpus="1", replicas=1))
-    lab.wait(
-        lambda: any(
-            e["message"].startswith("(combined") and e["count"] > 1 for e in events(lab, namespace, "FailedCreate")
-        )
-    )
-    found = events(lab, namespace, "FailedCreate")
-    assert len(found) == 10
-    assert found[0]["source"] == {"component": "replicaset-controller"}
-
-
 def test_used_is_raised_at_once_and_lowered_after_deletion(lab: Lab, namespace: str) -> None:
     """Q21, Q22."""
     ready_quota(lab, quota("q", namespace, requests_gpu="4"))

@@ -1,5 +1,6 @@
 """The HTTP face of the lab: URLs, content types, lists, watches and warnings, as a Flask application."""
 
+import bisect
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -12,16 +13,17 @@ from flask import Flask, Request, Response, request
 
 from webhook.lab import discovery, errors, patches, queries, resources, tables, warnings
 from webhook.lab.call import ADMIN, Call, User, named_user
+from webhook.lab.http_server import BODY_LIMIT
 from webhook.lab.registry import Registry
 from webhook.lab.resources import Object, Resource
 from webhook.lab.store import Change, Record
 
-BODY_LIMIT: Final = 3 * 1024 * 1024
-"""Bytes a client may send (V28)."""
-
 _BOOKMARK_EVERY: Final = 60.0
 _DEFAULT_WATCH_SECONDS: Final = 1800
 _JSON: Final = "application/json"
+_RETURNED_WHEN_DELETED: Final = ("Pod", "Service", "ServiceAccount", "ResourceQuota", "PersistentVolumeClaim")
+"""Kinds whose deletion is answered with the object and not with a Status; typed clients insist."""
+
 _METHODS: Final = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
@@ -131,7 +133,7 @@ class _Api:
     def _list(self, resource: Resource, namespace: str) -> Response:
         records, version = self._registry.store.snapshot(resource, namespace)
         selected = queries.predicate(request.args.get("labelSelector", ""), request.args.get("fieldSelector", ""))
-        chosen = [record for record in records if selected(record.object)]
+        chosen = records if selected is queries.EVERYTHING else [r for r in records if selected(r.object)]
         page, meta, version = _page(chosen, version)
         if _wants_table(request):
             return _json(tables.render(resource, [record.object for record in page], version, meta))
@@ -180,7 +182,8 @@ class _Api:
     def _delete(self, resource: Resource, namespace: str, name: str, call: Call) -> Response:
         before = self._registry.get(resource, namespace, name)
         after = self._registry.delete(resource, namespace, name, _options(request), call)
-        if "deletionTimestamp" in after["metadata"] and self._registry.store.get(resource, namespace, name):
+        waits = "deletionTimestamp" in after["metadata"] and self._registry.store.get(resource, namespace, name)
+        if waits or resource.kind in _RETURNED_WHEN_DELETED:
             return self._one(resource, after)
         details = {"name": name, "group": resource.group, "kind": resource.plural, "uid": before["metadata"]["uid"]}
         status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
@@ -362,7 +365,7 @@ def _wants_table(http: Request) -> bool:
 
 
 def _bytes(http: Request) -> bytes:
-    body: bytes = http.environ["wsgi.input"].read(BODY_LIMIT + 1) if http.content_length is None else http.get_data()
+    body: bytes = http.get_data()
     if len(body) > BODY_LIMIT:
         message = f"Request entity too large: limit is {BODY_LIMIT}"
         raise errors.ApiError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "RequestEntityTooLarge", message)
@@ -427,7 +430,7 @@ def _page(records: list[Record], version: int) -> tuple[list[Record], Object, in
         except ValueError as error:
             raise errors.bad_request("continue key is not valid") from error
         version = int(known)
-        records = [r for r in records if _key(r) > (namespace, name)]
+        records = records[bisect.bisect_right(records, (namespace, name), key=_key) :]
     if not limit or len(records) <= limit:
         return records, {}, version
     page = records[:limit]

@@ -1,6 +1,5 @@
 """Event objects in both styles, repeated ones counted and similar ones combined as client-go does."""
 
-import copy
 import time
 from collections import OrderedDict
 from typing import Final, TypeVar
@@ -8,7 +7,7 @@ from typing import Final, TypeVar
 from webhook.lab import errors, resources, strategy
 from webhook.lab.call import Call
 from webhook.lab.registry import Registry
-from webhook.lab.resources import Object
+from webhook.lab.resources import Object, copied
 
 _SIMILAR: Final = 10
 """Different messages of one reason after which they are combined."""
@@ -68,7 +67,7 @@ class Recorder:
         record = self._registry.store.get(resources.EVENTS, _namespace(about), name) if name else None
         if record is None:
             return False
-        event = copy.deepcopy(record.object)
+        event = copied(record.object)
         event["message"] = message
         if event.get("eventTime"):
             count = (event.get("series") or {}).get("count", 1) + 1

@@ -1,6 +1,5 @@
 """The patch types of the API: JSON patch, JSON merge patch, strategic merge patch, and apply as a merge."""
 
-import copy
 import json
 from collections.abc import Callable
 from typing import Any, Final
@@ -10,7 +9,7 @@ import jsonpointer
 import yaml
 
 from webhook.lab import errors
-from webhook.lab.resources import Object
+from webhook.lab.resources import Object, copied
 
 JSON_PATCH: Final = "application/json-patch+json"
 MERGE_PATCH: Final = "application/merge-patch+json"
@@ -52,7 +51,7 @@ def _merge_key(name: str, items: list[Any]) -> str | None:
 def apply(content_type: str, body: bytes, target: Object) -> Object:
     """`target` with the patch of a PATCH request applied; `target` is not changed. Raises 400, 415, 422."""
     document = parse(content_type, body)
-    patched: Object = _BY_TYPE[content_type](copy.deepcopy(target), document)
+    patched: Object = _BY_TYPE[content_type](copied(target), document)
     return patched
 
 

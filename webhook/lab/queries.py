@@ -24,11 +24,19 @@ def selects(selector: Object | None, labels: dict[str, str] | None) -> bool:
     return selectors.matches(typed.read(selector, LabelSelector), labels)
 
 
+def _everything(_: Object) -> bool:
+    return True
+
+
+EVERYTHING: Final[Predicate] = _everything
+"""What no selector at all gives."""
+
+
 def predicate(label_selector: str, field_selector: str) -> Predicate:
     """What `?labelSelector=` and `?fieldSelector=` select. Raises 400."""
     labels, fields = parse_labels(label_selector), parse_fields(field_selector)
     if labels is _EVERYTHING and not fields:
-        return lambda obj: True
+        return EVERYTHING
 
     def selected(obj: Object) -> bool:
         if not selectors.matches(labels, obj["metadata"].get("labels")):

@@ -1,6 +1,5 @@
 """ResourceQuota at work: the refusal and the charge when an object is stored, and the controller's recount."""
 
-import copy
 import time
 from collections.abc import Iterable
 from typing import Final
@@ -9,7 +8,7 @@ from webhook.k8s import objects
 from webhook.k8s import quota as k8s_quota
 from webhook.k8s.quantity import Quantity, canonical, counts_bytes, parse, whole
 from webhook.lab import errors, resources, typed
-from webhook.lab.resources import Object, Resource
+from webhook.lab.resources import Object, Resource, copied
 from webhook.lab.store import Store
 
 _SHORT_COUNTS: Final = (
@@ -68,7 +67,7 @@ def _admit_pod(
 
 
 def _charged(quota: Object, more: dict[str, Quantity]) -> Object:
-    raised = copy.deepcopy(quota)
+    raised = copied(quota)
     used = raised["status"]["used"]
     for key, amount in more.items():
         used[key] = _spelled(key, parse(used[key]) + amount)

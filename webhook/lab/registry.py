@@ -7,7 +7,7 @@ from typing import Any, Final
 from webhook.lab import defaults, errors, managed_fields, quota, resources, strategy, validation
 from webhook.lab.admission import Admission, deadline
 from webhook.lab.call import Attributes, Call
-from webhook.lab.resources import Object, Resource
+from webhook.lab.resources import Object, Resource, copied
 from webhook.lab.store import Record, Store
 
 _ATTEMPTS: Final = 8
@@ -43,7 +43,7 @@ class Registry:
 
     def create(self, resource: Resource, namespace: str, obj: Object, call: Call) -> Object:
         """The whole chain of A1 for a new object; `obj` is not changed."""
-        obj = copy.deepcopy(obj)
+        obj = copied(obj)
         _locate(resource, namespace, obj)
         defaults.set_defaults(resource, obj)
         self._credit(obj, None, call, "")
@@ -62,9 +62,8 @@ class Registry:
 
     def _store_new(self, attributes: Attributes, until: float) -> Object:
         resource, call = attributes.resource, attributes.call
-        admitted = attributes.object
-        obj = copy.deepcopy(admitted)
-        assert obj is not None, "admission of a CREATE keeps the object"
+        assert attributes.object is not None, "admission of a CREATE keeps the object"
+        obj = copied(attributes.object)
         strategy.prepare_create(resource, obj)
         validation.validate(resource, obj, None)
         final = copy.copy(attributes)
@@ -106,7 +105,7 @@ class Registry:
     ) -> Object:
         current = self.record(resource, namespace, name)
         old = current.object
-        obj = copy.deepcopy(change(copy.deepcopy(old)))
+        obj = copied(change(copied(old)))
         _locate(resource, namespace, obj)
         _same_object(resource, obj, old, wanted)
         defaults.set_defaults(resource, obj)
@@ -153,7 +152,7 @@ class Registry:
         """UPDATE of the scale subresource: the review holds Scale objects and not the workload (W25)."""
         current = self.record(resource, namespace, name)
         old = _scale_of(current.object)
-        scale = copy.deepcopy(change(copy.deepcopy(old)))
+        scale = copied(change(copied(old)))
         if scale.get("metadata", {}).get("resourceVersion", str(current.version)) != str(current.version):
             raise errors.conflict(resource, name)
         replicas = (scale.get("spec") or {}).get("replicas") or 0
@@ -166,7 +165,7 @@ class Registry:
         until = deadline()
         self._admission.mutate(attributes, until)
         self._admission.validate(attributes, until)
-        obj = copy.deepcopy(current.object)
+        obj = copied(current.object)
         obj["spec"]["replicas"] = ((attributes.object or scale).get("spec") or {}).get("replicas", 0)
         strategy.prepare_update(resource, obj, current.object, "")
         self._credit(obj, current.object, call, "scale")
@@ -182,7 +181,7 @@ class Registry:
         self._admit_subresource(resources.PODS, namespace, name, "binding", ("", "v1", "Binding"), binding, call)
         with self.store.lock:
             current = self.record(resources.PODS, namespace, name)
-            pod = copy.deepcopy(current.object)
+            pod = copied(current.object)
             if pod["spec"].get("nodeName"):
                 raise errors.conflict(resources.PODS, name, f"pod {name} is already assigned to node")
             if pod["spec"].get("schedulingGates") or "deletionTimestamp" in pod["metadata"]:
@@ -253,7 +252,7 @@ class Registry:
         """Delete now, or mark as deleting while a kubelet, a finalizer or a namespace's content is in the way."""
         with self.store.lock:
             current = self.record(resource, namespace, name)
-            obj = copy.deepcopy(current.object)
+            obj = copied(current.object)
             metadata = obj["metadata"]
             finalizers = [f for f in metadata.get("finalizers") or [] if f not in ("orphan", "foregroundDeletion")]
             finalizers += _collection_finalizer(resource, options)

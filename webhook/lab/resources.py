@@ -2,8 +2,10 @@
 
 from typing import Any, NamedTuple
 
+import msgspec
+
 Object = dict[str, Any]
-"""One Kubernetes object as JSON. Objects in the store are shared: never change one, copy it (`copy.deepcopy`)."""
+"""One Kubernetes object as JSON. Objects in the store are shared: never change one, change what `copied` gives."""
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 
@@ -85,6 +87,13 @@ RESOURCES: tuple[Resource, ...] = (
     Resource("authorization.k8s.io", "v1", "LocalSubjectAccessReview", "localsubjectaccessreviews", verbs=_REVIEW),
     Resource("authorization.k8s.io", "v1", "SelfSubjectRulesReview", "selfsubjectrulesreviews", False, verbs=_REVIEW),
 )
+
+
+def copied(obj: Object) -> Object:
+    """A private copy; through JSON, which is much faster than `copy.deepcopy`."""
+    found: Object = msgspec.json.decode(msgspec.json.encode(obj))
+    return found
+
 
 _BY_PATH = {(r.group, r.version, r.plural): r for r in RESOURCES}
 _BY_KIND = {(r.api_version, r.kind): r for r in RESOURCES}

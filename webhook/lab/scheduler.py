@@ -1,6 +1,5 @@
 """The scheduler: one pod at a time onto a node, or the real one's sentence why not. It does not preempt."""
 
-import copy
 from collections.abc import Iterable
 from typing import Final
 
@@ -9,7 +8,7 @@ from webhook.k8s.objects import Node, Pod
 from webhook.k8s.pod_resources import pod_requests
 from webhook.lab import errors, resources, strategy, typed
 from webhook.lab.controllers.runtime import Client, Key, is_finished, key_of
-from webhook.lab.resources import Object
+from webhook.lab.resources import Object, copied
 from webhook.lab.store import Change, Record
 
 NAME: Final = "default-scheduler"
@@ -119,7 +118,7 @@ class Scheduler:
 
     def _refuse(self, pod: Object, reason: str, message: str) -> None:
         condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
-        status = copy.deepcopy(pod["status"])
+        status = copied(pod["status"])
         others = [c for c in status.get("conditions") or [] if c["type"] != "PodScheduled"]
         old: Object = next((c for c in status.get("conditions") or [] if c["type"] == "PodScheduled"), {})
         if {key: old.get(key) for key in condition} == condition:

@@ -1,6 +1,5 @@
 """What a fresh lab holds, and how recorded or hand-written objects get into it."""
 
-import copy
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -10,7 +9,7 @@ import yaml
 from webhook.lab import defaults, errors, resources, strategy
 from webhook.lab.call import Call
 from webhook.lab.registry import Registry
-from webhook.lab.resources import Object, Resource
+from webhook.lab.resources import Object, Resource, copied
 from webhook.lab.store import Store
 
 SYSTEM_NAMESPACES: Final = ("default", "kube-system", "kube-public", "kube-node-lease")
@@ -97,7 +96,7 @@ def load(store: Store, objects: Iterable[Object]) -> None:
     """Store objects as they are, without admission; identity and defaults are filled in where they lack."""
     with store.lock:
         for original in flattened(objects):
-            obj = copy.deepcopy(original)
+            obj = copied(original)
             resource = resource_of(obj)
             _complete(resource, obj)
             metadata = obj["metadata"]

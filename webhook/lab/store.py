@@ -45,7 +45,9 @@ class Store:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self._changed = threading.Condition(self.lock)
-        self._objects: dict[str, dict[Key, Record]] = {}
+        self._objects: dict[str, dict[str, dict[str, Record]]] = {}  # resource, namespace, name
+        self._sorted: dict[tuple[str, str], list[Record]] = {}
+        """What `snapshot` answered last, until something of that resource is written."""
         self._version = 100
         self._log: deque[Change] = deque()
         self._oldest = 100
@@ -60,20 +62,22 @@ class Store:
         return self._version
 
     def get(self, resource: Resource, namespace: str, name: str) -> Record | None:
-        return self._objects.get(resource.qualified, {}).get((namespace, name))
+        return self._objects.get(resource.qualified, {}).get(namespace, {}).get(name)
 
     def records(self, resource: Resource, namespace: str = "") -> list[Record]:
-        """All records (of one namespace), sorted by namespace and name."""
+        """All records (of one namespace), sorted by namespace and name; do not change the list."""
         return self.snapshot(resource, namespace)[0]
 
     def snapshot(self, resource: Resource, namespace: str = "") -> tuple[list[Record], int]:
         """`records`, and the version at which it was true."""
         with self.lock:
-            held = self._objects.get(resource.qualified, {})
-            chosen = [item for item in held.items() if not namespace or item[0][0] == namespace]
-            version = self._version
-        chosen.sort(key=lambda item: item[0])
-        return [record for _, record in chosen], version
+            key = (resource.qualified, namespace)
+            if key not in self._sorted:
+                held = self._objects.get(resource.qualified, {})
+                chosen = [namespace] if namespace else sorted(held)
+                found = [record for space in chosen for _, record in sorted(held.get(space, {}).items())]
+                self._sorted[key] = found
+            return self._sorted[key], self._version
 
     def objects(self, resource: Resource, namespace: str = "") -> list[Object]:
         return [record.object for record in self.records(resource, namespace)]
@@ -84,8 +88,7 @@ class Store:
         """Store a new object; its resourceVersion is set. Raises 409 AlreadyExists."""
         key = _key(obj)
         with self.lock:
-            held = self._objects.setdefault(resource.qualified, {})
-            if key in held:
+            if self.get(resource, *key):
                 raise errors.already_exists(resource, key[1])
             return self._write("ADDED", resource, key, obj, None).object
 
@@ -93,7 +96,7 @@ class Store:
         """Replace an object; `expected` is the version it was read at. Raises 404, 409 Conflict."""
         key = _key(obj)
         with self.lock:
-            current = self._objects.get(resource.qualified, {}).get(key)
+            current = self.get(resource, *key)
             if current is None:
                 raise errors.not_found(resource, key[1])
             if expected is not None and current.version != expected:
@@ -106,8 +109,7 @@ class Store:
         """Remove an object and return its last state. Raises 404, 409 Conflict."""
         key = (namespace, name)
         with self.lock:
-            held = self._objects.get(resource.qualified, {})
-            current = held.get(key)
+            current = self.get(resource, *key)
             if current is None:
                 raise errors.not_found(resource, name)
             if expected is not None and current.version != expected:
@@ -118,11 +120,13 @@ class Store:
         self._version += 1
         stored = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self._version)}}
         record = Record(stored, _encode(stored), self._version)
-        held = self._objects[resource.qualified]
+        held = self._objects.setdefault(resource.qualified, {}).setdefault(key[0], {})
         if kind == "DELETED":
-            del held[key]
+            del held[key[1]]
         else:
-            held[key] = record
+            held[key[1]] = record
+        self._sorted.pop((resource.qualified, ""), None)
+        self._sorted.pop((resource.qualified, key[0]), None)
         change = Change(kind, resource, record, previous)
         self._log.append(change)
         if len(self._log) > LOG_LENGTH:

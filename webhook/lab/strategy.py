@@ -1,13 +1,12 @@
 """What storage itself sets or keeps on create and update: uids, generations, status, labels it owns."""
 
-import copy
 import random
 import uuid
 from datetime import UTC, datetime
 from typing import Final
 
 from webhook.lab import typed
-from webhook.lab.resources import Object, Resource
+from webhook.lab.resources import Object, Resource, copied
 
 _SUFFIX_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 _WITH_GENERATION: Final = {
@@ -102,7 +101,7 @@ def prepare_update(resource: Resource, obj: Object, old: Object, subresource: st
     if subresource in ("status", "ephemeralcontainers"):
         _keep_all_but(obj, old, subresource)
     elif "status" in old and resource.kind != "Event":
-        obj["status"] = copy.deepcopy(old["status"])
+        obj["status"] = copied(old["status"])
     metadata, kept = obj["metadata"], old["metadata"]
     for key in _KEPT_METADATA:
         if key in kept:
@@ -119,15 +118,15 @@ def prepare_update(resource: Resource, obj: Object, old: Object, subresource: st
             if key in old["spec"]:
                 obj["spec"].setdefault(key, old["spec"][key])
     if resource.kind == "Namespace" and subresource != "finalize":
-        obj["spec"] = copy.deepcopy(old["spec"])
+        obj["spec"] = copied(old["spec"])
 
 
 def _keep_all_but(obj: Object, old: Object, subresource: str) -> None:
     if subresource == "status":
         for key in [key for key in obj if key not in ("metadata", "status", "kind", "apiVersion")]:
             del obj[key]
-        obj |= {key: copy.deepcopy(value) for key, value in old.items() if key not in ("status", "metadata")}
-        metadata = copy.deepcopy(old["metadata"])
+        obj |= {key: copied(value) for key, value in old.items() if key not in ("status", "metadata")}
+        metadata = copied(old["metadata"])
         metadata["managedFields"] = obj["metadata"].get("managedFields", [])
         if "resourceVersion" in obj["metadata"]:
             metadata["resourceVersion"] = obj["metadata"]["resourceVersion"]
@@ -138,7 +137,7 @@ def _keep_all_but(obj: Object, old: Object, subresource: str) -> None:
     ephemeral = (obj.get("spec") or {}).get("ephemeralContainers") or []
     managed = obj["metadata"].get("managedFields", [])
     obj.clear()
-    obj.update(copy.deepcopy(old))
+    obj.update(copied(old))
     obj["spec"]["ephemeralContainers"] = ephemeral
     obj["metadata"]["managedFields"] = managed
 

@@ -1,6 +1,5 @@
 """Which registered webhooks a write concerns, and what their answers do to it (A6-A10, V1-V33)."""
 
-import copy
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from typing import Any, Final
 from webhook.lab import conditions, errors, patches, resources
 from webhook.lab.call import Attributes
 from webhook.lab.queries import selects
-from webhook.lab.resources import Object
+from webhook.lab.resources import Object, copied
 from webhook.lab.store import Store
 from webhook.lab.webhook_client import Answer, CallError, WebhookClient
 
@@ -57,7 +56,7 @@ class Webhooks:
                 passes.wanted = True
             if hook.get("reinvocationPolicy") == "IfNeeded":
                 passes.called.add(uid)
-        passes.last_output = copy.deepcopy(attributes.object)
+        passes.last_output = copied(attributes.object) if attributes.object is not None else None
 
     def validate(self, attributes: Attributes, deadline: float) -> None:
         """Call the validating webhooks that match, at once; the first error in their order is reported."""
@@ -87,7 +86,7 @@ class Webhooks:
                                   " supported for this operation")  # fmt: skip
         before = attributes.object
         try:
-            attributes.object = patches.apply_operations(copy.deepcopy(before), answer.patch)
+            attributes.object = patches.apply_operations(copied(before), answer.patch)
             self._redefault(attributes)
         except patches.PatchError as error:
             raise errors.internal(str(error)) from error

@@ -1,6 +1,5 @@
 """DaemonSets: one pod per node that the template allows, bound to it by a matchFields term (N15, N16)."""
 
-import copy
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -21,7 +20,7 @@ from webhook.lab.controllers.runtime import (
     pod_from,
 )
 from webhook.lab.controllers.stateful_set import REVISION_LABEL
-from webhook.lab.resources import Object
+from webhook.lab.resources import Object, copied
 from webhook.lab.store import Change
 
 _TOLERATED: Final = (
@@ -64,7 +63,7 @@ class DaemonSets:
 
     def _wanted_nodes(self, daemon_set: Object) -> list[str]:
         """Names of the nodes that template affinity and taints allow (N15)."""
-        spec = copy.deepcopy(daemon_set["spec"]["template"]["spec"])
+        spec = copied(daemon_set["spec"]["template"]["spec"])
         spec["tolerations"] = _tolerations(spec)
         pod_spec = typed.read(spec, PodSpec)
         found = []

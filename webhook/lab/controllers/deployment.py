@@ -1,6 +1,5 @@
 """Deployments: one ReplicaSet per template, rolled over within surge and unavailability (W2-W6, W21)."""
 
-import copy
 import zlib
 from collections.abc import Iterable
 from typing import Final
@@ -24,7 +23,7 @@ from webhook.lab.controllers.runtime import (
     reference_to,
     with_condition,
 )
-from webhook.lab.resources import Object
+from webhook.lab.resources import Object, copied
 from webhook.lab.store import Change
 from webhook.lab.webhooks import equal
 
@@ -174,7 +173,7 @@ class Deployments:
         annotations = _scaled_annotations(deployment, replica_set)
         if before == replicas and annotations == _annotations(replica_set):
             return replica_set
-        changed = copy.deepcopy(replica_set)
+        changed = copied(replica_set)
         changed["spec"]["replicas"] = replicas
         changed["metadata"]["annotations"] = annotations
         changed = self._client.update(resources.REPLICA_SETS, changed)
@@ -185,7 +184,7 @@ class Deployments:
         return changed
 
     def _annotate(self, deployment: Object, replica_set: Object) -> Object:
-        changed = copy.deepcopy(replica_set)
+        changed = copied(replica_set)
         changed["metadata"]["annotations"] = _scaled_annotations(deployment, replica_set)
         return self._client.update(resources.REPLICA_SETS, changed)
 
@@ -216,7 +215,7 @@ class Deployments:
 
     def _renumber(self, replica_set: Object, sets: list[Object]) -> str:
         revision = _next_revision(sets)
-        changed = copy.deepcopy(replica_set)
+        changed = copied(replica_set)
         changed["metadata"]["annotations"] = {**_annotations(replica_set), _REVISION: revision}
         self._client.update(resources.REPLICA_SETS, changed)
         return revision
@@ -243,10 +242,10 @@ def _without_hash(template: Object) -> Object:
 
 def _replica_set(deployment: Object, digest: str, replicas: int, revision: str) -> Object:
     metadata, spec = deployment["metadata"], deployment["spec"]
-    template = copy.deepcopy(spec["template"])
+    template = copied(spec["template"])
     labels = {**(template["metadata"].get("labels") or {}), HASH_LABEL: digest}
     template["metadata"]["labels"] = labels
-    selector = copy.deepcopy(spec["selector"])
+    selector = copied(spec["selector"])
     selector["matchLabels"] = {**(selector.get("matchLabels") or {}), HASH_LABEL: digest}
     return {
         "apiVersion": "apps/v1",

@@ -1,11 +1,10 @@
 """Garbage collection: what lost its owner goes; foreground and orphan deletions are finished here."""
 
-import copy
 from collections.abc import Callable, Iterable
 
 from webhook.lab import errors, resources
 from webhook.lab.controllers.runtime import Client, Key
-from webhook.lab.resources import Object, Resource
+from webhook.lab.resources import Object, Resource, copied
 from webhook.lab.store import Change
 
 _Place = tuple[Resource, str, str]
@@ -81,14 +80,14 @@ class Garbage:
             self._client.delete(resource, obj, 0 if waiting else None)
 
     def _disown(self, resource: Resource, obj: Object, uid: str) -> None:
-        changed = copy.deepcopy(obj)
+        changed = copied(obj)
         references = [r for r in changed["metadata"]["ownerReferences"] if r.get("uid") != uid]
         changed["metadata"]["ownerReferences"] = references
         self._client.update(resource, changed)
         self._dependents.get(uid, set()).discard(obj["metadata"]["uid"])
 
     def _finish(self, resource: Resource, obj: Object, finalizer: str) -> None:
-        changed = copy.deepcopy(obj)
+        changed = copied(obj)
         changed["metadata"]["finalizers"].remove(finalizer)
         try:
             self._client.update(resource, changed)

@@ -1,6 +1,5 @@
 """Jobs: as many pods as still needed, until enough succeeded (W11-W14); finished pods lose their finalizer (H2)."""
 
-import copy
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -23,7 +22,7 @@ from webhook.lab.controllers.runtime import (
     pod_from,
     with_condition,
 )
-from webhook.lab.resources import Object
+from webhook.lab.resources import Object, copied
 from webhook.lab.store import Change
 
 TRACKING: Final = "batch.kubernetes.io/job-tracking"
@@ -74,7 +73,7 @@ class Jobs:
         if not ended:
             return job
         succeeded = sum(pod["status"].get("phase") == "Succeeded" for pod in ended)
-        status = copy.deepcopy(job["status"])
+        status = copied(job["status"])
         for field, more in (("succeeded", succeeded), ("failed", len(ended) - succeeded)):
             if more:
                 status[field] = status.get(field, 0) + more
@@ -86,7 +85,7 @@ class Jobs:
         for pod in pods:
             if not _tracked(pod):
                 continue
-            changed = copy.deepcopy(pod)
+            changed = copied(pod)
             changed["metadata"]["finalizers"].remove(TRACKING)
             try:
                 self._client.update(resources.PODS, changed)
@@ -125,7 +124,7 @@ class Jobs:
             return
         pods = owned(self._client.store, resources.PODS, current)
         active = [pod for pod in pods if is_active(pod)]
-        status = copy.deepcopy(current["status"])
+        status = copied(current["status"])
         now = strategy.now()
         if not current["spec"].get("suspend") and not _finished(current):
             status.setdefault("startTime", now)

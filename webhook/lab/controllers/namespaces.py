@@ -1,11 +1,10 @@
 """Namespaces: a default account for each new one, and the emptying of those that are being deleted (H5)."""
 
-import copy
 from collections.abc import Iterable, Iterator
 
 from webhook.lab import errors, resources
 from webhook.lab.controllers.runtime import Client, Key, key_of
-from webhook.lab.resources import RESOURCES, Object
+from webhook.lab.resources import RESOURCES, Object, copied
 from webhook.lab.store import Change
 
 
@@ -59,7 +58,7 @@ class Namespaces:
                 self._client.delete_collected(resource, obj)
         if any(self._content(key[1])):
             return  # each deletion brings us back
-        finalized = copy.deepcopy(namespace)
+        finalized = copied(namespace)
         finalized["spec"]["finalizers"] = []
         try:
             self._client.update(resources.NAMESPACES, finalized, "finalize")

@@ -1,10 +1,10 @@
 """ResourceQuota status: filled for a new quota, recounted when something in its namespace goes (Q5, Q19-Q21)."""
 
-import copy
 from collections.abc import Iterable
 
 from webhook.lab import quota, resources
 from webhook.lab.controllers.runtime import Client, Key, is_finished, key_of
+from webhook.lab.resources import copied
 from webhook.lab.store import Change
 
 
@@ -36,4 +36,4 @@ class QuotaStatus:
             counted = quota.status(self._client.store, current)
         if current["status"] != counted:
             # written at the version it was counted at: a charge in between makes it a conflict, and a recount
-            self._client.update_status(resources.RESOURCE_QUOTAS, copy.deepcopy(current), counted)
+            self._client.update_status(resources.RESOURCE_QUOTAS, copied(current), counted)

@@ -1,6 +1,5 @@
 """What every controller stands on: a work queue with backoff, a client with an identity, and ownership."""
 
-import copy
 import heapq
 import threading
 import time
@@ -11,7 +10,7 @@ from webhook.lab import errors, resources
 from webhook.lab.call import Call, User, service_account
 from webhook.lab.events import Recorder
 from webhook.lab.registry import Registry
-from webhook.lab.resources import Object, Resource
+from webhook.lab.resources import Object, Resource, copied
 from webhook.lab.store import Change, Store
 
 Key = tuple[str, str]
@@ -147,7 +146,7 @@ class Client:
         kept = obj["metadata"].get("annotations") or {}
         if obj.get("status") == status and (annotations is None or annotations == kept):
             return obj
-        wanted = copy.deepcopy(obj)
+        wanted = copied(obj)
         wanted["status"] = status
         if annotations is not None:
             wanted["metadata"]["annotations"] = annotations
@@ -253,7 +252,7 @@ def is_ready(pod: Object) -> bool:
 def pod_from(template: Object, owner: Object, prefix: str) -> Object:
     """A pod made from a template for its controller; the API server completes its name."""
     metadata = template.get("metadata") or {}
-    pod: Object = {"apiVersion": "v1", "kind": "Pod", "spec": copy.deepcopy(template["spec"])}
+    pod: Object = {"apiVersion": "v1", "kind": "Pod", "spec": copied(template["spec"])}
     pod["metadata"] = {"generateName": prefix, "namespace": owner["metadata"]["namespace"]}
     for field in ("labels", "annotations"):
         if metadata.get(field):
