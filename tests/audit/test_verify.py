@@ -212,6 +212,12 @@ def test_an_edited_verdict_is_found_at_its_line(folder: Path) -> None:
     assert_bad(folder, "edited", path, 4)
 
 
+def test_a_record_that_was_broken_is_edited_not_foreign(folder: Path) -> None:
+    path = segment(folder, 2)
+    change(path, lambda lines: lines.__setitem__(3, lines[3].replace(b'"verdict":"', b'"verdict":')))
+    assert_bad(folder, "edited", path, 4)
+
+
 def test_an_edited_verdict_with_a_fresh_hash_is_found_by_its_successor(folder: Path) -> None:
     path = segment(folder, 2)
     change(path, lambda lines: lines.__setitem__(3, rehashed(flip(lines[3]))))

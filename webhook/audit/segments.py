@@ -15,9 +15,8 @@ TAIL_LENGTH = len(f',"hash":"{ZEROS}"}}')
 """The bytes of a line that its own hash does not cover, closing brace included."""
 
 _NAME = re.compile(r"(?P<stream>.+)\.(?P<number>\d{6,})\.jsonl")
-_NONE_LOST, _PREV, _HASH = b',"lost":0', b',"prev":"', b',"hash":"'
+_PREV, _HASH = b',"prev":"', b',"hash":"'
 _ENDS_AT = -len(f',"prev":"{ZEROS}"') - TAIL_LENGTH
-_LOST_AT = _ENDS_AT - len(_NONE_LOST)
 _BLOCK = 1 << 16
 
 
@@ -74,9 +73,9 @@ def start_of(stream: str, seq: int) -> bytes:
     return f',"stream":"{stream}","seq":{seq},'.encode()
 
 
-def has_lost_none(line: bytes) -> bool:
-    """Whether `lost` is 0 and stands where this version writes it."""
-    return line[_LOST_AT:_ENDS_AT] == _NONE_LOST
+def end_of(previous: str, digest: str) -> bytes:
+    """How a record ends that follows `previous`, has this hash, and before which none was lost."""
+    return f',"lost":0,"prev":"{previous}","hash":"{digest}"}}'.encode()
 
 
 def tail(line: bytes) -> tuple[str, str] | None:

@@ -23,7 +23,7 @@ from webhook.audit.segments import (
     TAIL_LENGTH,
     ZEROS,
     Segment,
-    has_lost_none,
+    end_of,
     head,
     segment_name,
     segments_in,
@@ -116,29 +116,11 @@ class Chain:
         if self.problem is not None:
             self._look_for_swapped(raw)
             return None
-        lost = 0
-        if raw.startswith(self._start, HEAD_LENGTH) and has_lost_none(raw):
-            seq = self.seq + 1
-        else:
-            found = head(raw)
-            if found is None or found.stream != self.stream:
-                return self._bad("foreign", source, line, None, "not a record of this stream")
-            seq, lost = found.seq, found.lost
-        ends = tail(raw)
-        if ends is None:
-            return self._bad("foreign", source, line, seq, "not a record as this webhook writes them")
-        previous, digest = ends
-        if hashlib.sha256(raw[:-TAIL_LENGTH] + b"}").hexdigest() != digest:
-            return self._bad("edited", source, line, seq, f"record {seq} is not what was written: its hash differs")
-        problem = None
-        if seq != self.seq + 1 + lost or previous != self.head:
-            problem = self._misfit(seq, lost, previous, source, line)
-        elif self._torn is not None and not lost:
-            torn_source, torn_line, size = self._torn
-            problem = self._bad("foreign", torn_source, torn_line, None, f"{size} bytes that no record accounts for")
-        if problem is None:
-            problem = self._accept(seq, lost, digest, source, line)
-        return problem
+        digest = hashlib.sha256(raw[:-TAIL_LENGTH] + b"}").hexdigest()
+        expected = raw.startswith(self._start, HEAD_LENGTH) and raw.endswith(end_of(self.head, digest))
+        if expected and self._torn is None:
+            return self._accept(self.seq + 1, 0, digest, source, line)
+        return self._examine(raw, digest, source, line)
 
     def feed_checkpoint(self, signed: Checkpoint, source: str, line: int) -> Problem | None:
         """A checkpoint of this stream, before or among its lines."""
@@ -229,6 +211,24 @@ class Chain:
                 self.notes.append(f"half a line at the end ({size} bytes, {source} line {line})")
 
     # -- one line -----------------------------------------------------------------------------------------------------
+
+    def _examine(self, raw: bytes, digest: str, source: str, line: int) -> Problem | None:
+        """A line that is not simply the next record as this version writes it."""
+        found, ends = head(raw), tail(raw)
+        if found is None and ends is not None and raw.startswith(_RECORD_START):
+            return self._bad("edited", source, line, None, "what was a record cannot be read any more")
+        if found is None or found.stream != self.stream or ends is None:
+            return self._bad("foreign", source, line, None, "not a record of this stream")
+        seq, lost = found.seq, found.lost
+        if digest != ends[1]:
+            return self._bad("edited", source, line, seq, f"record {seq} is not what was written: its hash differs")
+        problem = None
+        if seq != self.seq + 1 + lost or ends[0] != self.head:
+            problem = self._misfit(seq, lost, ends[0], source, line)
+        elif self._torn is not None and not lost:
+            torn_source, torn_line, size = self._torn
+            problem = self._bad("foreign", torn_source, torn_line, None, f"{size} bytes that no record accounts for")
+        return problem or self._accept(seq, lost, digest, source, line)
 
     def _accept(self, seq: int, lost: int, digest: str, source: str, line: int) -> Problem | None:
         self._last_place = (source, line)
