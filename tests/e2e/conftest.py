@@ -2,13 +2,12 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.world import EXEMPT, Object, Team, World
-from webhook.cli.stage import Stage, registered
+from webhook.cli.stage import Stage
 from webhook.lab.server import Lab
 
 SRE, RESCUER, RESCUERS = "e2e-sre", "e2e-rescuer", "e2e-rescuers"
@@ -37,10 +36,7 @@ def stage(world: World) -> Iterator[Stage]:
     """One webhook for a module, registered and known to be asked."""
     world.classes()
     running = world.stage("webhook", change=_exemptions)
-    with ExitStack() as stack:
-        address, _ = stack.enter_context(running.webhook())
-        stack.enter_context(registered(world.cluster, world.registration(running, address)))
-        world.await_called(running.namespace_label)
+    with running.webhook() as (address, _), world.registered(running, address):
         yield running
 
 

@@ -27,7 +27,6 @@ from tests.e2e.world import (
     deployment,
     placement,
     pod,
-    pod_spec,
     records,
     required,
     until,

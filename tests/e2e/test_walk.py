@@ -1,22 +1,11 @@
 """The walk of `make demo`, step by step with its checks, on a cluster that may belong to others."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 
 from tests.e2e.world import DEPLOY, World, records
-from webhook.cli.stage import Stage, registered
 from webhook.cli.walk import Walk
 
 pytestmark = pytest.mark.e2e
-
-
-@contextmanager
-def judging(world: World, stage: Stage) -> Iterator[None]:
-    with stage.webhook() as (address, _), registered(world.cluster, world.registration(stage, address)):
-        world.await_called(stage.namespace_label)
-        yield
 
 
 def test_every_step_of_the_walk_shows_what_it_should(world: World) -> None:
@@ -32,7 +21,7 @@ def test_every_step_of_the_walk_shows_what_it_should(world: World) -> None:
     )
     stage = world.stage("walk")
     walk.control_layer()
-    with judging(world, stage):
+    with stage.webhook() as (address, _), world.registered(stage, address):
         walk.run()
     assert len(walk.refusals) == 3
     assert any("FailedCreate" in line for line in told)

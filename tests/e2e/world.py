@@ -8,8 +8,8 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import pytest
 import yaml
 
-from webhook.cli.stage import Stage
+from webhook.cli.stage import Stage, registered
 from webhook.cli.walk import Cluster, Names
 from webhook.cluster.api import ApiError, connect
 from webhook.cluster.manifests import read
@@ -66,9 +66,9 @@ class Done(NamedTuple):
 
 
 class Kubectl:
-    """Unmodified kubectl against one cluster, in one namespace."""
+    """Unmodified kubectl against one cluster, in one namespace or in those that manifests name."""
 
-    def __init__(self, kubeconfig: Path, namespace: str = "default", refused: list[str] | None = None) -> None:
+    def __init__(self, kubeconfig: Path, namespace: str = "", refused: list[str] | None = None) -> None:
         if shutil.which("kubectl") is None:
             pytest.fail("the e2e tests drive the cluster with kubectl, and there is none on the PATH: install it")
         self._kubeconfig = kubeconfig
@@ -82,7 +82,7 @@ class Kubectl:
     def run(self, *arguments: str, manifest: Object | Iterable[Object] = ()) -> Done:
         objects = [manifest] if isinstance(manifest, dict) else list(manifest)
         done = subprocess.run(
-            ["kubectl", "-n", self._namespace, *arguments],
+            ["kubectl", *(["-n", self._namespace] if self._namespace else []), *arguments],
             input=yaml.safe_dump_all(objects),
             env={**os.environ, "KUBECONFIG": str(self._kubeconfig)},
             capture_output=True,
@@ -261,19 +261,23 @@ class World:
         written.write_text(yaml.safe_dump(policy), encoding="utf-8")
         return written.replace(folder / "policy.yaml").parent
 
-    def stage(self, name: str, label: str = "", change: Callable[[Object], None] = lambda _: None) -> Stage:
-        """A webhook of our own; `label` replaces the key by which its registration selects namespaces."""
+    def stage(self, name: str, change: Callable[[Object], None] = lambda _: None) -> Stage:
+        """A webhook of our own, asked about namespaces of our own alone."""
         folder = self.folder / name
         folder.mkdir()
         policy = self.policy(folder / "policies", change)
-        return Stage(folder, self.kubeconfig, policy, self.host, label or self.names(TEAM))
+        return Stage(folder, self.kubeconfig, policy, self.host, self.names(TEAM))
 
-    def registration(self, stage: Stage, address: str) -> list[Object]:
-        return stage.registration(address, f"{self.prefix}-{stage.folder.name}")
+    @contextmanager
+    def registered(self, stage: Stage, address: str) -> Iterator[None]:
+        """The webhook at `address` registered, and known to be asked."""
+        with registered(self.cluster, stage.registration(address, f"{self.prefix}-{stage.folder.name}")):
+            self._await_called(f"probe-{stage.folder.name}")
+            yield
 
-    def await_called(self, label: str) -> None:
-        """Wait until the API server asks the webhook: with failurePolicy Ignore one that it cannot reach goes unseen."""
-        namespace = self.namespace("probe", "inference", label=label)
+    def _await_called(self, name: str) -> None:
+        """Wait until the API server asks: with failurePolicy Ignore a webhook that it cannot reach would go unseen."""
+        namespace = self.namespace(name, "inference")
         probe = deployment("probe")
         path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
 
@@ -287,10 +291,10 @@ class World:
             is_placed,
         )
 
-    def namespace(self, name: str, team: str, label: str = "", gpus: int | None = None) -> str:
-        """A namespace of a team, with a quota if `gpus` are given, both ready for use."""
+    def namespace(self, name: str, team: str, gpus: int | None = None, **more: str) -> str:
+        """A namespace of a team with `more` labels, and with a quota if `gpus` are given, both ready for use."""
         full = f"{self.prefix}-{name}"
-        labels = {label or self.names(TEAM): self.names(team)}
+        labels = {self.names(TEAM): self.names(team), **more}
         self.cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": full, "labels": labels}})
         if gpus is not None:
             quota = {
