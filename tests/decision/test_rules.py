@@ -1,4 +1,4 @@
-"""The rules that never bend (DESIGN 6) and the sentences of DESIGN 5.7, tried from the side of whoever gets round them."""
+"""The rules that never bend (DESIGN 6) and the sentences of 5.7, tried from the side of whoever gets round them."""
 
 import copy
 from typing import Any
