@@ -42,9 +42,8 @@ def command(
     counted and scheduled. docs/lab.md says what it does and what it does not.
     """
     from pathlib import Path
-    from threading import Event
 
-    from webhook.lab import seed
+    from webhook.lab.errors import ApiError
     from webhook.lab.server import Lab
 
     host, port = _address(bind, "--bind")
@@ -54,16 +53,26 @@ def command(
     except OSError as error:
         raise click.ClickException(f"cannot listen on {bind}: {error.strerror or error}; try another --bind") from error
     with lab:
-        lab.load(objects)
-        path = lab.kubeconfig(Path(kubeconfig_path).absolute())
-        click.echo(
-            f"lab: {lab.url} ({len(objects)} objects loaded, {len(seed.SYSTEM_NAMESPACES)} system namespaces)", err=True
-        )
-        click.echo(f"export KUBECONFIG={path}")
         try:
-            Event().wait()
-        except KeyboardInterrupt:
-            click.echo("lab: stopped", err=True)
+            lab.load(objects)
+        except ApiError as error:
+            raise click.UsageError(f"cannot load objects: {error}") from error
+        path = lab.kubeconfig(Path(kubeconfig_path).absolute())
+        click.echo(f"lab: {lab.url}, {len(objects)} objects loaded; Ctrl-C stops it", err=True)
+        click.echo(f"export KUBECONFIG={path}")
+        _wait_for_signal()
+    click.echo("lab: stopped", err=True)
+
+
+def _wait_for_signal() -> None:
+    """Return at Ctrl-C or SIGTERM."""
+    import signal
+    from threading import Event
+
+    asked = Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: asked.set())
+    asked.wait()
 
 
 def _objects(nodes: str | None, paths: tuple[str, ...]) -> list[dict[str, object]]:

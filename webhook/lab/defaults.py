@@ -9,6 +9,7 @@ from webhook.lab import resources, typed
 from webhook.lab.resources import Object, Resource
 
 _CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
+_PRINTED_NULLS = ("nodeSelectorTerms", "lastProbeTime", "eventTime", "firstTimestamp", "lastTimestamp")
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 
 
@@ -23,9 +24,9 @@ def set_defaults(resource: Resource, obj: Object) -> None:
 
 
 def _drop_nulls(value: Any) -> None:
-    """Null equals absent for every optional field; only `nodeSelectorTerms` is always printed (N9)."""
+    """Null equals absent for every optional field; a few are always printed (N9)."""
     if isinstance(value, dict):
-        for key in [k for k, v in value.items() if v is None and k != "nodeSelectorTerms"]:
+        for key in [k for k, v in value.items() if v is None and k not in _PRINTED_NULLS]:
             del value[key]
         for child in value.values():
             _drop_nulls(child)

@@ -79,7 +79,8 @@ class Kubelet:
             return
         now = strategy.now()
         state = {"running": {"startedAt": now}}
-        conditions = [{"type": kind, "status": "True", "lastTransitionTime": now} for kind in _RUNNING_CONDITIONS]
+        common = {"status": "True", "lastProbeTime": None, "lastTransitionTime": now}
+        conditions = [{"type": kind, **common} for kind in _RUNNING_CONDITIONS]
         status = {**pod["status"], "phase": "Running", "startTime": now, "conditions": conditions}
         status["containerStatuses"] = [_container_status(c, state, ready=True) for c in pod["spec"]["containers"]]
         client.update_status(resources.PODS, pod, status)

@@ -100,14 +100,12 @@ class Scheduler:
 
     def _schedule(self, pod: Object, nodes: list[Node], placed: list[scheduling.Placed]) -> None:
         if pod["spec"].get("schedulingGates"):
-            text = "Scheduling is blocked due to non-empty scheduling gates"
-            self._refuse(pod, "SchedulingGated", text)
-            return
+            return  # its status has said so since it was created
         spec = typed.read(pod, Pod).spec
         assert spec is not None, "a stored pod has a spec"
         placement = scheduling.place(spec, nodes, placed)
         if not placement.node:
-            self._refuse(pod, "Unschedulable", placement.message)
+            self._refuse(pod, placement.message)
             self._client.events.record_series(pod, "Warning", "FailedScheduling", "Scheduling", placement.message)
             return
         self._client.bind(pod, placement.node)
@@ -116,8 +114,8 @@ class Scheduler:
         text = f"Successfully assigned {pod['metadata']['namespace']}/{pod['metadata']['name']} to {placement.node}"
         self._client.events.record_series(pod, "Normal", "Scheduled", "Binding", text)
 
-    def _refuse(self, pod: Object, reason: str, message: str) -> None:
-        condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
+    def _refuse(self, pod: Object, message: str) -> None:
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
         status = copied(pod["status"])
         others = [c for c in status.get("conditions") or [] if c["type"] != "PodScheduled"]
         old: Object = next((c for c in status.get("conditions") or [] if c["type"] == "PodScheduled"), {})

@@ -9,6 +9,7 @@ from webhook.lab import typed
 from webhook.lab.resources import Object, Resource, copied
 
 _SUFFIX_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
+_TEMPLATE_GENERATION: Final = "deprecated.daemonset.template.generation"
 _WITH_GENERATION: Final = {
     "Pod", "Deployment", "ReplicaSet", "ReplicationController", "StatefulSet", "DaemonSet", "Job", "CronJob",
     "PriorityClass", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration", "PodDisruptionBudget",
@@ -51,6 +52,8 @@ def reset_status(resource: Resource, obj: Object) -> None:
     match resource.kind:
         case "Pod":
             obj["status"] = {"phase": "Pending", "qosClass": typed.qos_class(obj)}
+            if obj["spec"].get("schedulingGates"):
+                obj["status"]["conditions"] = [gated_condition()]
         case "Namespace":
             finalizers = obj["spec"].setdefault("finalizers", [])
             if "kubernetes" not in finalizers:
@@ -63,6 +66,7 @@ def reset_status(resource: Resource, obj: Object) -> None:
         case "DaemonSet":
             counts = ("currentNumberScheduled", "numberMisscheduled", "desiredNumberScheduled", "numberReady")
             obj["status"] = dict.fromkeys(counts, 0)
+            obj["metadata"]["annotations"][_TEMPLATE_GENERATION] = "1"
         case "Job":
             obj["status"] = {}
             _job_selector(obj)
@@ -70,6 +74,13 @@ def reset_status(resource: Resource, obj: Object) -> None:
             _cluster_ip(obj)
         case "Deployment" | "CronJob" | "ResourceQuota" | "HorizontalPodAutoscaler":
             obj["status"] = {}
+
+
+def gated_condition() -> Object:
+    """What a pod with scheduling gates says of itself from the start (N14)."""
+    times = {"lastProbeTime": None, "lastTransitionTime": now()}
+    text = "Scheduling is blocked due to non-empty scheduling gates"
+    return {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": text, **times}
 
 
 def _job_selector(job: Object) -> None:
