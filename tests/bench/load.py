@@ -123,9 +123,7 @@ def main() -> None:
         f"POST {chosen.path}?timeout=3s HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: kube-apiserver-admission\r\n"
         f"Accept: application/json, */*\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     ).encode() + body
-    result = run(
-        chosen.port, chosen.ca, request, chosen.connections, chosen.seconds, chosen.rate, chosen.warm_up
-    )
+    result = run(chosen.port, chosen.ca, request, chosen.connections, chosen.seconds, chosen.rate, chosen.warm_up)
     print(json.dumps(result))
 
 

@@ -68,6 +68,6 @@ def _answer_errors(app: Flask, metrics: Metrics) -> None:
 
     @app.errorhandler(Exception)
     def fault(_error: Exception) -> Response:
-        log.exception("fault while answering %s %s", request.method, request.path[:128])
+        log.exception("fault while answering %s %r", request.method, request.path[:128])
         metrics.failed("answer")
         return refused(500, "internal error; the server's log has it")

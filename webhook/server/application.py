@@ -4,6 +4,7 @@
 # mypy: disable-error-code="no-untyped-call, union-attr"
 
 import os
+import resource
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -100,4 +101,7 @@ def listen(address: str) -> socket.socket:
 
 def serve(settings: Mapping[str, Any], served: Served) -> None:
     """Run until SIGTERM; ends the process (SystemExit)."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * CONNECTIONS
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
     Application(settings, served).run()

@@ -49,7 +49,7 @@ class Judge:
         try:
             decision = self._decided(request, policy, asked_at)
         except Exception:
-            log.exception("decision %s: allowed unchecked after a fault of ours (uid %s)", request.id, request.uid)
+            log.exception("decision %s: allowed unchecked after a fault of ours (uid %r)", request.id, request.uid)
             self._on_fault()
             return _unchecked(request, policy, "InternalError", "decision.internal_error")
         if decision is None or self._left(asked_at) <= 0:

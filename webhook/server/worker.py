@@ -25,6 +25,8 @@ HANDSHAKE: Final = 2.0
 """Seconds that a TLS handshake may take, all round trips together."""
 REQUEST: Final = 10.0
 """Seconds from the first byte of a request to its last."""
+SPARE: Final = 16
+"""File descriptors kept free for everything else when there are not enough for all connections."""
 LINGER: Final = 0.5
 """Seconds that a closing connection is read from, so that the client gets our last answer (RFC 9112, 9.6)."""
 
@@ -136,11 +138,18 @@ class Worker(gthread.ThreadWorker):
         try:
             sock, address = listener.accept()
         except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.ECONNABORTED):
-                return
-            raise
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                self._stop_growing(error)
+            elif error.errno not in (errno.EAGAIN, errno.ECONNABORTED):
+                raise
+            return
         self.nr_conns += 1
         self._await_first_byte(Connection(self.cfg, sock, address, listener.getsockname()))
+
+    def _stop_growing(self, error: OSError) -> None:
+        """Without a file descriptor left, more connections wait in the backlog until others close."""
+        self.worker_connections = max(1, self.nr_conns - SPARE)
+        self.log.error("connections limited to %d: %s; raise the limit of open files", self.worker_connections, error)
 
     def handle(self, conn: Connection) -> Any:
         """In a pool thread: a step of the handshake, or one request; what ends here lingers here."""

@@ -1,0 +1,92 @@
+"""Programs that read what was recorded: the exporter, `audit query`, `policy replay`; and how fast a program starts."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.bench import records
+from tests.bench.measure import POLICY, ROOT, SEED, Row
+
+COUNT = 1_000_000
+MORE = 10_000
+REPLAYED = 50_000
+
+
+class Run(NamedTuple):
+    seconds: float
+    mib: float
+    """Resident memory at its highest."""
+
+
+def run(*arguments: str, allowed: Sequence[int] = (0,)) -> Run:
+    """Run the program once."""
+    start = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "webhook", *arguments], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    assert process.stderr is not None
+    errors = process.stderr.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode not in allowed:
+        raise RuntimeError(f"{' '.join(arguments)}: status {process.returncode}: {errors.decode()[-500:]}")
+    return Run(time.perf_counter() - start, usage.ru_maxrss / 1024)
+
+
+def rows(folder: Path, count: int = COUNT) -> Iterator[Row]:
+    yield Row("gpu-webhook --help", min(run("--help").seconds for _ in range(5)), "s", 0.35)
+    audit = folder / "records"
+    records.write(audit, count)
+    yield from _exporter(folder, audit, count)
+    query = run("audit", "query", "--audit", str(audit), "--verdict", "deny", "--user", "user-7@example.com")
+    millions = f"{count:,} records"
+    yield Row("audit query", query.seconds * COUNT / count, "s", 8, detail=millions)
+    yield Row("audit query: memory", query.mib, "MiB", 200, detail=millions)
+    shutil.rmtree(audit)
+    yield from _replay(folder)
+
+
+def _exporter(folder: Path, audit: Path, count: int) -> Iterator[Row]:
+    arguments = ("export", "--once", "--cluster", str(SEED), "--policy", str(POLICY), "--audit", str(audit))
+    out = ("--out", str(folder / "out"))
+    start_up = run(*arguments[:-1], str(_empty(folder)), "--out", str(folder / "out-empty")).seconds
+    cold = run(*arguments, *out)
+    rate = count / (cold.seconds - start_up)
+    yield Row("exporter: records a second, cold", rate, "/s", 100_000, at_least=True, detail=f"{count:,} records")
+    yield Row("exporter: memory", cold.mib, "MiB", 300)
+    records.write(audit, MORE)
+    more = max(run(*arguments, *out).seconds - start_up, 0.0)
+    share = more / (cold.seconds - start_up)
+    yield Row(
+        f"exporter: {MORE} records more, beside the cold run",
+        share,
+        "x",
+        0.05,
+        is_ratio=True,
+        detail=f"{more:.2f} s, cold {cold.seconds:.1f} s",
+    )
+
+
+def _empty(folder: Path) -> Path:
+    made = folder / "no-records"
+    made.mkdir(exist_ok=True)
+    return made
+
+
+def _replay(folder: Path) -> Iterator[Row]:
+    audit = folder / "replayed"
+    records.write(audit, REPLAYED)
+
+    def replay(processes: int) -> float:
+        arguments = ("policy", "replay", "--policy", str(POLICY), "--audit", str(audit), "-o", "json")
+        return run(*arguments, "--processes", str(processes), allowed=(0, 1)).seconds
+
+    one = replay(1)
+    yield Row("policy replay: decisions a second, one core", REPLAYED / one, "/s", 5_000, at_least=True)
+    if (os.cpu_count() or 1) > 1:
+        yield Row("policy replay: two cores beside one", one / replay(2), "x", 1.4, at_least=True, is_ratio=True)
