@@ -58,7 +58,7 @@ class Stage:
         with self.process(arguments, "serve.log") as process:
             port = self.line(process, "serve.log", "listening on https://").rpartition(":")[2]
             address = f"https://{self.host}:{port}"
-            self._await_ready(address)
+            self._await_answer(f"{address}/readyz", "serve.log")
             yield address, process
 
     def registration(self, address: str, name: str = registration.NAME) -> list[dict[str, Any]]:
@@ -79,12 +79,14 @@ class Stage:
 
     @contextmanager
     def exporter(self) -> "Iterator[tuple[str, subprocess.Popen[bytes]]]":
-        """The exporter, serving the dashboard; yields its address and the process."""
+        """The exporter, serving the dashboard with data; yields its address and the process."""
         arguments = ["export", "--policy", str(self.policy), "--audit", str(self.audit), "--interval", "2"]
         with self.process(
             [*arguments, "--out", str(self.dashboard), "--serve", "127.0.0.1:0"], "export.log"
         ) as process:
-            yield self.line(process, "export.log", "http://").partition("dashboard at ")[2], process
+            address = self.line(process, "export.log", "http://").partition("dashboard at ")[2]
+            self._await_answer(f"{address}cluster-status.json", "export.log")
+            yield address, process
 
     @contextmanager
     def process(self, arguments: list[str], log: str) -> "Iterator[subprocess.Popen[bytes]]":
@@ -122,18 +124,19 @@ class Stage:
         """The end of a log."""
         return (self.folder / name).read_text(errors="replace")[-4000:]
 
-    def _await_ready(self, address: str) -> None:
+    def _await_answer(self, url: str, log: str) -> None:
+        """Until a GET succeeds. Raises WalkError with the log's end if it does not in time."""
         context = ssl.create_default_context(cafile=str(self.authority))
         direct = urllib.request.ProxyHandler({})
         opener = urllib.request.build_opener(direct, urllib.request.HTTPSHandler(context=context))
         deadline = time.monotonic() + START
         while time.monotonic() < deadline:
             try:
-                with opener.open(f"{address}/readyz", timeout=2):
+                with opener.open(url, timeout=2):
                     return
             except OSError:  # not listening yet, or an HTTP error: not synced yet
                 time.sleep(0.05)
-        raise WalkError(f"the webhook was not ready within {START:.0f} s: {self.log('serve.log')}")
+        raise WalkError(f"expected an answer of {url} within {START:.0f} s, saw: {self.log(log)}")
 
 
 @contextmanager
