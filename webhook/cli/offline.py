@@ -54,6 +54,29 @@ def is_fact(manifest: Manifest) -> bool:
     return kind is not None and kind.name in FACTS
 
 
+def with_status(manifest: Manifest, snapshot: "Snapshot", now: float) -> Manifest:
+    """A ResourceQuota that has no status yet, as the quota controller will fill it in; everything else as it is.
+
+    `used` is what a quota of that name has now, else what the pods of its namespace use. Only for objects that are to
+    be created: in a cluster a quota without status is not computed yet, and unknown (Q5). Raises SnapshotError.
+    """
+    from webhook.cluster.snapshot import Snapshot
+    from webhook.k8s.quantity import canonical
+    from webhook.k8s.quota import pod_use, used
+
+    if manifest.get("kind") != "ResourceQuota" or manifest.get("apiVersion") != "v1" or manifest.get("status"):
+        return manifest
+    metadata = manifest.get("metadata") or {}
+    namespace = metadata.get("namespace") or "default"
+    (quota,) = Snapshot.from_objects([manifest]).current().quotas(namespace) or ()
+    facts = snapshot.current()
+    pods = [use for pod in facts.pods(namespace) or () if not (use := pod_use(pod)).finished]
+    counted = {key: canonical(amount) for key, amount in used(quota, pods, now).items()}
+    known = next((each for each in facts.quotas(namespace) or () if each.metadata.name == metadata.get("name")), None)
+    counted.update({key: value for key, value in ((known and known.status.used) or {}).items() if key in counted})
+    return {**manifest, "status": {"hard": dict(quota.spec.hard or {}), "used": counted}}
+
+
 def judge_all(
     manifests: Iterable[Manifest],
     policy: "Policy",

@@ -51,8 +51,9 @@ def command(
     """Judge manifests or AdmissionReviews offline, as /mutate would.
 
     Several documents per input are fine, Lists are flattened. Namespaces, ResourceQuotas, LimitRanges, PriorityClasses
-    and Nodes among them become facts. Workloads are judged in order as CREATEs, and an accepted one uses up quota for
-    the next, so a rendered chart is judged as one demand. Exits 1 if anything is denied, 2 if an input is unreadable.
+    and Nodes among them become facts; a ResourceQuota without status counts as the quota controller would fill it in.
+    Workloads are judged in order as CREATEs, and an accepted one uses up quota for the next, so a rendered chart is
+    judged as one demand. Exits 1 if anything is denied, 2 if an input is unreadable.
 
     \b
       kubectl kustomize overlays/prod | gpu-webhook review --cluster live
@@ -60,16 +61,16 @@ def command(
     """
     from webhook.decision.request import User
 
-    manifests = _read(inputs)
+    placed = _read(inputs)
     active = _policy(policy)
-    snapshot = _snapshot(cluster, manifests)
-    judged = []
+    snapshot, manifests = _facts(cluster, [manifest for _, manifest in placed])
+    judged: list[Judged] = []
     try:
         for each in _judge(manifests, active, snapshot, User(user, groups), namespace):
             judged.append(each)
             _print(each, output, len(judged))
     except _errors() as error:
-        _unreadable(str(error))
+        _unreadable(f"{_place_of(placed, len(judged))}: {error}")
     if output == "text":
         _print_summary(judged, snapshot)
     if any(each.verdict == "deny" for each in judged):
@@ -95,17 +96,34 @@ def _errors() -> tuple[type[Exception], ...]:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _read(inputs: Iterable[str]) -> list[Manifest]:
+def _read(inputs: Iterable[str]) -> list[tuple[str, Manifest]]:
+    """Every object of the inputs, each with the place where it stands."""
     from webhook.cluster import manifests
 
-    found: list[Manifest] = []
+    found: list[tuple[str, Manifest]] = []
     try:
         for each in inputs:
-            placed = manifests.parse(sys.stdin.read(), "stdin") if each == "-" else manifests.read(Path(each))
-            found += [manifest for _, manifest in placed]
-    except (manifests.ManifestError, UnicodeDecodeError) as error:
+            found += manifests.parse(_stdin(), "stdin") if each == "-" else manifests.read(Path(each))
+    except manifests.ManifestError as error:
         _unreadable(str(error))
+    for place, manifest in found:
+        if not isinstance(manifest.get("metadata") or {}, dict):
+            _unreadable(f"{place}: {manifest['kind']}: metadata is not a mapping")
     return found
+
+
+def _stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        _unreadable("stdin: cannot be read: it is not UTF-8 text")
+
+
+def _place_of(placed: list[tuple[str, Manifest]], number: int) -> str:
+    """Where the object with this number stands, counting what is judged and not what becomes facts."""
+    from webhook.cli.offline import is_fact
+
+    return [place for place, manifest in placed if not is_fact(manifest)][number]
 
 
 def _policy(folder: Path) -> "Policy":
@@ -118,13 +136,15 @@ def _policy(folder: Path) -> "Policy":
         _unreadable(str(error))
 
 
-def _snapshot(cluster: str | None, manifests: list[Manifest]) -> "Snapshot":
-    from webhook.cli.offline import is_fact
+def _facts(cluster: str | None, manifests: list[Manifest]) -> "tuple[Snapshot, list[Manifest]]":
+    """What is known of the cluster with the inputs applied to it, and the inputs with their quotas filled in."""
+    from webhook.cli.offline import is_fact, with_status
     from webhook.cluster.snapshot import Snapshot, SnapshotError
 
     try:
         known = _live() if cluster == "live" else Snapshot(cluster) if cluster else Snapshot.from_objects([])
-        return known.with_objects(each for each in manifests if is_fact(each))
+        filled = [with_status(each, known, time.time()) for each in manifests]
+        return known.with_objects(each for each in filled if is_fact(each)), filled
     except SnapshotError as error:
         _unreadable(str(error))
 
@@ -141,7 +161,7 @@ def _live() -> "Snapshot":
 
 
 def _unreadable(text: str) -> NoReturn:
-    click.echo(f"gpu-webhook: {text}", err=True)
+    click.echo(f"gpu-webhook: {_safe(text)}", err=True)
     sys.exit(2)
 
 
@@ -157,8 +177,8 @@ def _print(judged: "Judged", output: str, number: int) -> None:
         if judged.verdict != "deny":
             _print_yaml(judged.patched, number)
         else:
-            click.echo(f"# {_title(judged)}: denied", err=True)
-            click.echo(judged.decision.message if judged.decision else "", err=True)
+            click.echo(f"# {_safe(_title(judged))}: denied", err=True)
+            click.echo("\n".join(map(_safe, judged.decision.message.splitlines() if judged.decision else ())), err=True)
     else:
         _print_text(judged)
 
@@ -199,10 +219,14 @@ def _title(judged: "Judged") -> str:
 
 
 def _print_review(judged: "Judged") -> None:
-    from webhook.server.wire import encode
+    from webhook.decision.offline import uid_of
+    from webhook.server.wire import API_VERSION, encode
 
     if judged.request is not None and judged.decision is not None:
         click.echo(encode(judged.request, judged.decision).decode())
+    else:
+        response = {"uid": uid_of(judged.manifest), "allowed": True}
+        _echo_json({"response": response, "apiVersion": API_VERSION, "kind": "AdmissionReview"})
 
 
 def _print_yaml(manifest: Manifest, number: int) -> None:

@@ -59,7 +59,7 @@ def request_of(
     place = namespace_of(manifest, namespace)
     new, stored = _admitted(row, manifest, place, facts)
     before, stored_before = _admitted(row, old, place, facts) if old is not None else (None, None)
-    uid = hashlib.sha256(canonical(manifest).encode()).hexdigest()
+    uid = uid_of(manifest)
     return Request(
         id=decision_id(uid, phase),
         uid=uid,
@@ -78,6 +78,11 @@ def request_of(
         raw_object=msgspec.json.encode(stored) if stored_before is not None else None,
         raw_old_object=msgspec.json.encode(stored_before) if stored_before is not None else None,
     ), stored
+
+
+def uid_of(manifest: Manifest) -> str:
+    """The hex SHA-256 of the manifest's canonical JSON."""
+    return hashlib.sha256(canonical(manifest).encode()).hexdigest()
 
 
 def canonical(manifest: Manifest) -> str:
