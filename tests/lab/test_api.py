@@ -262,3 +262,15 @@ def test_server_side_apply_creates_then_merges(quiet_lab: Lab) -> None:
         assert (response.status, stored["spec"]["replicas"]) == (code, replicas)
     entries = [(e["manager"], e["operation"]) for e in stored["metadata"]["managedFields"]]
     assert entries == [("me", "Apply")]
+
+
+def test_a_bug_is_a_status_and_a_line_in_the_terminal(quiet_lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    quiet_lab.registry.get = lambda *_: 1 / 0  # type: ignore[method-assign]
+    code, body, _ = fetch(quiet_lab, "/api/v1/namespaces/default")
+    assert (code, body["message"]) == (500, "Internal error occurred: ZeroDivisionError: division by zero")
+    assert "GET /api/v1/namespaces/default failed" in caplog.text
+
+
+def test_a_method_a_path_does_not_know_is_405(quiet_lab: Lab) -> None:
+    assert fetch(quiet_lab, "/version", {})[0] == 405
+    assert fetch(quiet_lab, "/api/v1/namespaces/default", {})[0] == 405

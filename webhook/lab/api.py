@@ -2,6 +2,7 @@
 
 import bisect
 import json
+import logging
 import time
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
@@ -17,6 +18,8 @@ from webhook.lab.http_server import BODY_LIMIT
 from webhook.lab.registry import Registry
 from webhook.lab.resources import Object, Resource
 from webhook.lab.store import Change, Record
+
+_log: Final = logging.getLogger(__name__)
 
 _BOOKMARK_EVERY: Final = 60.0
 _DEFAULT_WATCH_SECONDS: Final = 1800
@@ -37,6 +40,8 @@ def create_app(registry: Registry) -> Flask:
     app.add_url_rule("/apis/<group>/<version>/<path:rest>", "group", api.grouped, methods=_METHODS)
     app.register_error_handler(errors.ApiError, _failure)
     app.register_error_handler(404, lambda _: _failure(errors.no_such_path()))
+    app.register_error_handler(405, lambda _: _failure(_not_allowed()))
+    app.register_error_handler(Exception, _bug)
     return app
 
 
@@ -46,6 +51,12 @@ def _failure(error: errors.ApiError) -> Response:
     if seconds:
         response.headers["Retry-After"] = str(seconds)
     return response
+
+
+def _bug(error: Exception) -> Response:
+    """A bug must show in the terminal, and to clients as the Status they can read."""
+    _log.exception("lab: %s %s failed", request.method, request.path, exc_info=error)
+    return _failure(errors.internal(f"{type(error).__name__}: {error}"))
 
 
 def _json(document: Any, code: int = 200) -> Response:
@@ -237,8 +248,9 @@ class _Api:
         watch = _Watch(
             self._registry, resource, namespace, selected, _wants_table(request), _flag("allowWatchBookmarks"), seconds
         )
-        initial = _flag("sendInitialEvents") or since in ("", "0")
-        return Response(watch.events(int(since or 0), initial), mimetype=_JSON)
+        announced = _flag("sendInitialEvents")
+        initial = announced or since in ("", "0")
+        return Response(watch.events(int(since or 0), initial, announced), mimetype=_JSON)
 
 
 class _Watch:
@@ -256,14 +268,14 @@ class _Watch:
         self._bookmarks = bookmarks
         self._seconds = seconds
 
-    def events(self, since: int, initial: bool) -> Iterator[bytes]:
-        """Lines from version `since` on, or, if `initial`, everything there is first."""
+    def events(self, since: int, initial: bool, announced: bool) -> Iterator[bytes]:
+        """Lines from version `since` on, or, if `initial`, everything there is first; `announced` marks its end."""
         end = time.monotonic() + self._seconds
         yield b""  # sends the headers: client-go waits for them before it can be interrupted
         if initial:
             records, since = self._store.snapshot(self._resource, self._namespace)
             yield from (self._line("ADDED", record) for record in records if self._selected(record.object))
-            if self._bookmarks:
+            if announced:
                 yield self._bookmark(since, {"k8s.io/initial-events-end": "true"})
         marked = time.monotonic()
         while (left := end - time.monotonic()) > 0:

@@ -39,13 +39,11 @@ def read(source: Object | bytes, struct: type[T]) -> T:
 
 def check(resource: Resource, obj: Object) -> None:
     """Refuse an object whose fields have the wrong type, as decoding does. Raises 400."""
-    if resource.kind not in _STRUCTS:
-        return
     plain = obj
     if resource.kind == "ReplicationController":  # its selector is a plain map
         plain = {**obj, "spec": {k: v for k, v in (obj.get("spec") or {}).items() if k != "selector"}}
     try:
-        read(plain, _STRUCTS[resource.kind])
+        read(plain, _STRUCTS.get(resource.kind, objects.Namespace))  # of other kinds the metadata
     except (msgspec.ValidationError, TypeError) as error:
         raise undecodable(resource, str(error)) from error
 

@@ -1,6 +1,7 @@
 """What every controller stands on: a work queue with backoff, a client with an identity, and ownership."""
 
 import heapq
+import logging
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -15,6 +16,8 @@ from webhook.lab.store import Change, Store
 
 Key = tuple[str, str]
 """Namespace and name, or whatever else a controller works by."""
+
+_log: Final = logging.getLogger(__name__)
 
 _BACKOFF_BASE: Final = 0.005
 _BACKOFF_MAX: Final = 5.0
@@ -110,6 +113,9 @@ class Loop(threading.Thread):
             try:
                 self._controller.sync(key)
             except errors.ApiError:
+                self._queue.add_failed(key)
+            except Exception:  # a bug must show, and must not end the loop for all other keys
+                _log.exception("lab: %s failed on %s", self._controller.name, "/".join(key))
                 self._queue.add_failed(key)
             else:
                 self._queue.forget(key)
