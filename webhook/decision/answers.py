@@ -50,7 +50,7 @@ def ask(facts: "Facts | Recorded", fresh_failed: bool) -> Answers:
 
 
 class _Asked:
-    """Answers from a cluster, each asked once and remembered under its key in the record."""
+    """Answers from a cluster, each remembered under its key in the record; what several rules need is asked once."""
 
     def __init__(self, facts: Facts, fresh: bool | None) -> None:
         self._facts = facts
@@ -58,9 +58,7 @@ class _Asked:
         self.fresh = fresh
 
     def namespace_labels(self, namespace: str) -> Mapping[str, str] | None:
-        if "namespaceLabels" not in self._answers:
-            self._answers["namespaceLabels"] = self._facts.namespace_labels(namespace)
-        answer: Mapping[str, str] | None = self._answers["namespaceLabels"]
+        answer = self._answers["namespaceLabels"] = self._facts.namespace_labels(namespace)
         return answer
 
     def quotas(self, namespace: str) -> Sequence[ResourceQuota] | None:
@@ -104,9 +102,7 @@ class _Asked:
         return answer
 
     def autoscalers(self, namespace: str) -> Sequence[HorizontalPodAutoscaler] | None:
-        if "autoscalers" not in self._answers:
-            self._answers["autoscalers"] = self._facts.autoscalers(namespace)
-        answer: Sequence[HorizontalPodAutoscaler] | None = self._answers["autoscalers"]
+        answer = self._answers["autoscalers"] = self._facts.autoscalers(namespace)
         return answer
 
     def occupancy(self, namespace: str, own: Own, now: float) -> Occupancy:

@@ -20,8 +20,9 @@ from webhook.language import Language, say
 from webhook.policy.active import Policy
 from webhook.policy.model import Rule
 
-_ONE_POD = 1
 _REQUESTS = "requests."
+_BY_USED_ALONE = Occupancy(pods=())
+"""How a bare Pod is judged."""
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -222,9 +223,9 @@ class _Check:
 
     def _is_readable(self, each: ResourceQuota) -> bool:
         """No API server stores amounts that are none; a file may hold them."""
-        unreadable = sorted(key for key in each.status.hard or {} if not _is_amount(each, key))
+        unreadable = [key for key in each.status.hard or () if not _is_amount(each, key)]
         if unreadable and self.ask.active and self.grows:
-            self._unknown(self._say("why_status", quota=each.metadata.name, keys=", ".join(unreadable)))
+            self._unknown(self._say("why_status", quota=each.metadata.name, keys=", ".join(sorted(unreadable))))
         return not unreadable
 
     def _note_uncomputed(self, quotas: Sequence[ResourceQuota]) -> None:
@@ -248,7 +249,8 @@ class _Check:
             if (shortage := self._shortage(each, key, amount, taken[each.metadata.name])) is not None
         ]
         if not short:
-            self._note_freeing(asking, taken)
+            if occupancy.freeing:
+                self._note_freeing(asking, taken)
             return self._rollout(asking, taken)
         if self.facts.fresh is None:
             self._unknown(self._say("why_fresh"))
@@ -279,7 +281,7 @@ class _Check:
 
     def _occupancy(self) -> Occupancy:
         if self.ask.subject.is_pod:
-            return Occupancy(pods=())  # a bare Pod is judged by `used` alone
+            return _BY_USED_ALONE
         own = Own(self.ask.subject.kind, self.ask.subject.name, self.ask.old_pods)
         return self.facts.occupancy(self.request.namespace, own, self.request.now)
 
@@ -376,7 +378,7 @@ class _Check:
 
     def _is_known(self, each: ResourceQuota) -> bool:
         hard, used = each.status.hard or {}, each.status.used or {}
-        keys = [key for key in hard if quota.is_pod_key(key) and key not in used and self._is_checked(key)]
+        keys = [key for key in hard if key not in used and quota.is_pod_key(key) and self._is_checked(key)]
         if keys and self._increase(each):
             self._unknown(self._say("why_status", quota=each.metadata.name, keys=", ".join(sorted(keys))))
         return not keys
@@ -524,7 +526,7 @@ class _Taken:
     def of(self, key: str) -> Quantity:
         """Taken of one key, in its own unit."""
         used = parse(self._used[key])
-        gaps = _sum(gap.use.usage.get(key, 0) * gap.pods for gap in self._gaps)
+        gaps = sum([gap.use.usage.get(key, 0) * gap.pods for gap in self._gaps])
         if not self._has_pods:
             return used + gaps
         return max(used, self._charge(self._live, key) + gaps) - self.freeing(key)
@@ -549,20 +551,12 @@ class _Taken:
 
     @staticmethod
     def _charge(pods: Iterable[PodUse], key: str) -> Quantity:
-        return _sum(pod.usage.get(key, 0) for pod in pods)
+        return sum([pod.usage.get(key, 0) for pod in pods])
 
 
 def _is_amount(each: ResourceQuota, key: str) -> bool:
+    hard, used = each.status.hard or {}, each.status.used or {}
     try:
-        return all(
-            parse(amounts[key]) >= 0 for amounts in (each.status.hard, each.status.used) if amounts and key in amounts
-        )
+        return parse(hard[key]) >= 0 and (key not in used or parse(used[key]) >= 0)
     except QuantityError:
         return False
-
-
-def _sum(amounts: Iterable[Quantity]) -> Quantity:
-    total: Quantity = 0
-    for amount in amounts:
-        total = total + amount
-    return total

@@ -252,6 +252,8 @@ def _row(label: str, text: str, spec: Spec) -> str:
 
 def columns(text: str) -> int:
     """Terminal columns of a text: East Asian wide characters take two."""
+    if text.isascii():
+        return len(text)
     return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
 
 

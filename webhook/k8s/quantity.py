@@ -99,6 +99,7 @@ def human(value: Quantity, resource: str = "") -> str:
     return str(value) if type(value) is int else _print(value, "DecimalSI")
 
 
+@lru_cache(maxsize=1024)
 def counts_bytes(resource: str) -> bool:
     """Whether amounts of this resource name or quota key are bytes."""
     name = resource.removeprefix("requests.").removeprefix("limits.")
@@ -158,8 +159,8 @@ def _scaled(number: int, scale: int) -> Quantity:
 
 def _print(value: Quantity, format_: Format) -> str:
     value = whole(value)
-    if not value:
-        return "0"
+    if type(value) is int and -1000 < value < 1000:
+        return str(value)
     if format_ == "BinarySI" and type(value) is int and abs(value) >= 1024:
         power = 0
         while value % 1024 == 0 and power < len(_BINARY_NAMES) - 1:

@@ -212,7 +212,7 @@ def ineffective_keys(quota: ResourceQuota) -> list[str]:
 
     `requests.<name>` is the key that works.
     """
-    return sorted(key for key in quota.spec.hard or {} if _is_ineffective(key))
+    return sorted(filter(_is_ineffective, quota.spec.hard or ()))
 
 
 def effective_key(key: str) -> str:
@@ -220,6 +220,7 @@ def effective_key(key: str) -> str:
     return f"requests.{key.removeprefix('limits.')}"
 
 
+@lru_cache(maxsize=1024)
 def _is_ineffective(key: str) -> bool:
     if "/" not in key or key.startswith(("requests.", "count/")):
         return False
