@@ -88,7 +88,7 @@ def test_without_the_webhook_creates_go_through_and_the_exporter_lists_what_has_
     """failurePolicy Ignore: an outage of ours stops nobody, and it does not go unnoticed."""
     stage = world.stage("killed")
     # the exporter knows teams by the shipped label; no rule of anybody's policy knows this value
-    namespace = world.namespace("killed", "inference", **{TEAM: world.names("inference")})
+    namespace = world.namespace("killed", "inference", labels={TEAM: world.names("inference")})
     team = Team(world, namespace, "inference")
     process = start(world, stage, stack)
     team.apply(deployment("before"))

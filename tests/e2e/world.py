@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,6 +34,15 @@ ZONE = "topology.kubernetes.io/zone"
 NAMESPACES = ("ai-inference", "ai-training", "ai-research")
 CLASSES = ("gpu-critical-inference", "gpu-training", "gpu-batch-low")
 POOLS = ("inference", "training", "research")
+
+OWN_KINDS = {
+    "MutatingWebhookConfiguration": "admissionregistration.k8s.io/v1",
+    "ValidatingWebhookConfiguration": "admissionregistration.k8s.io/v1",
+    "Namespace": "v1",
+    "Node": "v1",
+    "PriorityClass": "scheduling.k8s.io/v1",
+}
+"""What belongs to no namespace and is made here, in the order in which it has to go."""
 
 HEARTBEAT = 10.0
 """Seconds; a real node controller taints a node that is silent for 40 to 50."""
@@ -216,28 +225,34 @@ class World:
         self._heart = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
     def __enter__(self) -> "World":
-        for node in self._nodes:
-            self.cluster.create(node)
-            self.cluster.change(node, _renewed, "/status")
         self._heart.start()
-        until("nodes that are ready", self._are_ready)
+        try:
+            for node in self._nodes:
+                self.cluster.create(node)
+                self.cluster.change(node, _renewed, "/status")
+            until("nodes that are ready", self._are_ready)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         """Remove all that carries our prefix; webhook configurations go first, whoever left them there."""
         self._over.set()
         self._heart.join()
-        for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
-            self._delete_own(kind, "admissionregistration.k8s.io/v1")
-        self._delete_own("Namespace")
+        for kind in OWN_KINDS:
+            self._delete_own(kind)
+            if kind == "Namespace":
+                self._await_no_namespace()
+        left = [f"{kind}/{each['metadata']['name']}" for kind in OWN_KINDS for each in self._own(kind)]
+        assert not left, f"these stay behind: {', '.join(left)}"
+
+    def _await_no_namespace(self) -> None:
         deadline = time.monotonic() + 60
         while (left := self._own("Namespace")) and time.monotonic() < deadline:
             for namespace in left:
                 self.empty(namespace["metadata"]["name"])
             time.sleep(0.2)
-        self._delete_own("Node")
-        self._delete_own("PriorityClass", "scheduling.k8s.io/v1")
-        assert not left, f"namespaces stay behind: {[each['metadata']['name'] for each in left]}"
 
     def empty(self, namespace: str) -> None:
         """Delete pods without grace: no kubelet will confirm that they stopped."""
@@ -291,10 +306,10 @@ class World:
             is_placed,
         )
 
-    def namespace(self, name: str, team: str, gpus: int | None = None, **more: str) -> str:
-        """A namespace of a team with `more` labels, and with a quota if `gpus` are given, both ready for use."""
+    def namespace(self, name: str, team: str, gpus: int | None = None, labels: Mapping[str, str] | None = None) -> str:
+        """A namespace of a team, with further labels, and with a quota if `gpus` are given, both ready for use."""
         full = f"{self.prefix}-{name}"
-        labels = {self.names(TEAM): self.names(team), **more}
+        labels = {self.names(TEAM): self.names(team), **(labels or {})}
         self.cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": full, "labels": labels}})
         if gpus is not None:
             quota = {
@@ -342,14 +357,15 @@ class World:
                 with suppress(ApiError):
                     cluster.change(node, _renewed, "/status")
 
-    def _own(self, kind: str, api_version: str = "v1") -> list[Object]:
-        found = self.cluster.list(kind, api_version=api_version)
+    def _own(self, kind: str) -> list[Object]:
+        found = self.cluster.list(kind, api_version=OWN_KINDS[kind])
         mine = [each for each in found if each["metadata"]["name"].startswith(f"{self.prefix}-")]
-        return [{**each, "apiVersion": api_version, "kind": kind} for each in mine]
+        return [{**each, "apiVersion": OWN_KINDS[kind], "kind": kind} for each in mine]
 
-    def _delete_own(self, kind: str, api_version: str = "v1") -> None:
-        for each in self._own(kind, api_version):
-            self.cluster.delete(each)
+    def _delete_own(self, kind: str) -> None:
+        for each in self._own(kind):
+            with suppress(ApiError):  # what really stays is told at the end
+                self.cluster.delete(each)
 
 
 def _renewed(node: Object) -> None:

@@ -147,12 +147,16 @@ def _stay(stage: "Stage", stack: ExitStack) -> None:
     from webhook.cli.walk import WalkError
 
     address, process = stack.enter_context(stage.exporter())
-    click.secho("\nIt stays up for you to try; Ctrl-C ends everything.\n", bold=True)
-    click.echo(f"   dashboard   {address}")
-    click.echo(f"   kubectl     export KUBECONFIG={stage.kubeconfig}")
-    click.echo("               kubectl apply -f deploy/samples/quota-exceed.yaml")
-    click.echo("               kubectl -n ai-inference scale deployment gpu-inference-kind-demo --replicas 3")
-    click.echo(f"   decisions   .venv/bin/gpu-webhook audit tail -f --audit {stage.audit}")
+    click.secho("\nIt stays up for you to try; Ctrl-C ends everything.", bold=True)
+    click.echo(f"""
+   the dashboard, with what you just saw
+     {address}
+   kubectl, in another terminal
+     export KUBECONFIG={stage.kubeconfig}
+     kubectl apply -f deploy/samples/quota-exceed.yaml
+     kubectl -n ai-inference scale deploy/gpu-inference-kind-demo --replicas=3
+   the decisions, as they come
+     .venv/bin/gpu-webhook audit tail -f --audit {stage.audit}""")
     try:
         process.wait()
     except KeyboardInterrupt:
