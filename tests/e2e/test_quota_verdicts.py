@@ -1,7 +1,7 @@
 """Random quotas and pods on the cluster that KUBECONFIG names: our verdict against ResourceQuota's own.
 
-On the lab, which shares `k8s/` with us, this only tries the plumbing. Pods are created as dry runs, which quota checks and never charges (Q22), in a namespace that is deleted afterwards. The
-seed is printed; QUOTA_SEED replays it.
+On the lab, which shares `k8s/` with us, this only tries the plumbing. Pods are created as dry runs, which quota checks
+and never charges (Q22), in a namespace that is deleted afterwards. The seed is printed; QUOTA_SEED replays it.
 """
 
 import os
