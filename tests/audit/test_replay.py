@@ -1,6 +1,8 @@
 """Replay: recorded traffic judged again from its own facts, by the policy that was in force and by another."""
 
+import os
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import msgspec
@@ -18,6 +20,9 @@ POLICY = build.policy(
     breakGlass={"groups": ["oncall"]},
 )
 
+SHARE = 2500
+"""Decisions that one process makes up and replays at a time."""
+
 
 def total(lines: Any, policy: Policy, baseline: Policy | None = None, processes: int = 1) -> Replay:
     found = Replay()
@@ -34,10 +39,17 @@ def recorded(policy: Policy, *asked: tuple[Any, Any]) -> list[bytes]:
     ]
 
 
+def _share(seed: int) -> Replay:
+    return total(traffic.lines(seed, SHARE, POLICY), POLICY)
+
+
 @pytest.mark.slow
 def test_the_policy_in_force_reproduces_every_recorded_verdict_and_patch() -> None:
     """At least 50,000 generated decisions: creates, updates, scales, both phases, controllers, exemptions."""
-    found = total(traffic.lines(20261201, 50_000, POLICY), POLICY)
+    found = Replay()
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        for share in pool.map(_share, range(20261201, 20261201 + 50_000 // SHARE)):
+            found.add(share)
     assert found.mismatches == []
     assert found.undecidable == Counter()
     assert found.in_force == found.judged == found.records >= 50_000

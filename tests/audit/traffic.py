@@ -10,6 +10,7 @@ from webhook.audit import record
 from webhook.cluster.snapshot import Snapshot
 from webhook.decision.engine import judge
 from webhook.decision.request import Request
+from webhook.decision.result import Decision
 from webhook.policy.active import Policy
 
 Json = dict[str, Any]
@@ -79,25 +80,29 @@ def _changed(rng: random.Random, obj: Json) -> Json:
     return new
 
 
-def requests(rng: random.Random, policy: Policy, snapshot: Snapshot, number: int) -> Iterator[Request]:
-    """What the API server sends for one thing that somebody does: both phases, an update, a scale."""
+def decided(
+    rng: random.Random, policy: Policy, snapshot: Snapshot, number: int
+) -> Iterator[tuple[Request, Decision]]:
+    """What the API server sends for one thing that somebody does, and our answers: both phases, an update, a scale."""
     obj = _object(rng, f"w{number % 400}")
-    user = rng.choice(USERS)
-    more = {"user": user, "dryRun": rng.random() < 0.05, "uid": f"u{number}"}
-    now = build.NOW + number
+    more: Json = {"user": rng.choice(USERS), "dryRun": rng.random() < 0.05, "now": build.NOW + number}
+
+    def asked(request: Request) -> tuple[Request, Decision]:
+        return request, judge(request, policy, snapshot)
+
     if rng.random() < 0.1:
-        kind = rng.choice([("deployments", "grown"), ("deployments", "unknown"), ("statefulsets", "unknown")])
-        yield build.scale(rng.randint(0, 9), 3, kind[1], kind[0], now=now, **more)
+        kind, name = rng.choice([("deployments", "grown"), ("deployments", "unknown"), ("statefulsets", "unknown")])
+        yield asked(build.scale(rng.randint(0, 9), 3, name, kind, uid=f"u{number}", **more))
         return
     if rng.random() < 0.3 and obj["kind"] != "Pod":
-        yield build.request(_changed(rng, obj), "UPDATE", obj, now=now, **more)
+        yield asked(build.request(_changed(rng, obj), "UPDATE", obj, uid=f"u{number}", **more))
         return
-    first = build.request(obj, now=now, **more)
-    yield first
-    stored = build.patched(obj, judge(first, policy, snapshot))
-    yield build.request(stored, phase="validate", now=now, **{**more, "uid": f"v{number}"})
+    request, decision = asked(build.request(obj, uid=f"u{number}", **more))
+    yield request, decision
+    stored = build.patched(obj, decision)
+    yield asked(build.request(stored, phase="validate", uid=f"v{number}", **more))
     if obj["kind"] != "Pod" and rng.random() < 0.5:
-        yield build.request(_changed(rng, stored), "UPDATE", stored, now=now, **{**more, "uid": f"x{number}"})
+        yield asked(build.request(_changed(rng, stored), "UPDATE", stored, uid=f"x{number}", **more))
 
 
 def lines(seed: int, count: int, policy: Policy) -> Iterator[bytes]:
@@ -107,8 +112,6 @@ def lines(seed: int, count: int, policy: Policy) -> Iterator[bytes]:
     made = number = 0
     while made < count:
         number += 1
-        snapshot = rng.choice(sources)
-        for request in requests(rng, policy, snapshot, number):
-            decision = judge(request, policy, snapshot)
+        for request, decision in decided(rng, policy, rng.choice(sources), number):
             yield record.encode(request, decision, policy.name, policy.revision, 0.5)
             made += 1

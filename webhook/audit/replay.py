@@ -204,13 +204,12 @@ class Replayer:
                 continue
             found.records += 1
             try:
-                record = decode(line)
-                self._judge(record, request_from(record), found)
+                self._judge(decode(line), found)
             except RecordError:
                 found.skipped["unreadable"] += 1
         return found
 
-    def _judge(self, record: Record, request: Request, found: Replay) -> None:
+    def _judge(self, record: Record, found: Replay) -> None:
         codes = {finding.code for finding in record.findings}
         if codes & UNJUDGED:
             found.skipped["unjudged"] += 1
@@ -219,6 +218,7 @@ class Replayer:
         if left_out and not self._in_force(record):
             found.skipped[left_out] += 1
             return
+        request = request_from(record)
         try:
             facts = _facts_decoder.decode(record.facts)
         except msgspec.MsgspecError as error:
