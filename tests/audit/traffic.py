@@ -80,9 +80,7 @@ def _changed(rng: random.Random, obj: Json) -> Json:
     return new
 
 
-def decided(
-    rng: random.Random, policy: Policy, snapshot: Snapshot, number: int
-) -> Iterator[tuple[Request, Decision]]:
+def decided(rng: random.Random, policy: Policy, snapshot: Snapshot, number: int) -> Iterator[tuple[Request, Decision]]:
     """What the API server sends for one thing that somebody does, and our answers: both phases, an update, a scale."""
     obj = _object(rng, f"w{number % 400}")
     more: Json = {"user": rng.choice(USERS), "dryRun": rng.random() < 0.05, "now": build.NOW + number}
