@@ -2,8 +2,7 @@
 
 import logging
 import time
-from collections.abc import Sequence
-from itertools import groupby
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -82,20 +81,18 @@ class Collector:
         return found
 
     def _take(self, lines: Sequence[Line]) -> None:
-        """Runs of records of one stream go through together; they are most of what there is."""
-        chains = self._verifier
-        for (kind, stream), run in groupby(lines, _run_of):
-            if kind == "checkpoint":
+        for run in _runs(lines):
+            stream = run[0].stream
+            if run[0].kind == "checkpoint":
                 for line in run:
-                    chains.checkpoint(line)
+                    self._verifier.checkpoint(line)
                     if self._ledger is not None:
                         self._ledger.checkpoint(line)
                 continue
-            records = list(run)
             if self._ledger is not None:
-                self._ledger.records(stream, records)
-            chains.records(stream, records)
-            chains.seen(stream, self._reader.add([line.raw for line in records]))
+                self._ledger.records(stream, run)
+            self._verifier.records(stream, run)
+            self._verifier.seen(stream, self._reader.add([line.raw for line in run]))
 
     def touch(self) -> None:
         """Something else in the state has changed (events, history)."""
@@ -120,8 +117,15 @@ class Collector:
         self._follower.close()
 
 
-def _run_of(line: Line) -> tuple[str, str]:
-    return line.kind, line.stream
+def _runs(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
+    """Lines of one kind and stream that follow each other: they go through together, and are most of what there is."""
+    start, count = 0, len(lines)
+    while start < count:
+        kind, stream, end = lines[start].kind, lines[start].stream, start + 1
+        while end < count and lines[end].stream == stream and lines[end].kind == kind:
+            end += 1
+        yield lines[start:end]
+        start = end
 
 
 def _load(path: Path | None) -> State:

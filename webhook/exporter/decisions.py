@@ -32,6 +32,10 @@ class _Part(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """Only the keys that are counted; the rest of a record is skipped while decoding."""
 
 
+class _Code(_Part, frozen=True):
+    code: str = ""
+
+
 class _Finding(_Part, frozen=True):
     code: str = ""
     message: str = ""
@@ -77,11 +81,20 @@ class Brief(_Part, frozen=True):
     phase: str
     verdict: str
     object: _Name
-    id: str = ""
     dry_run: bool = False
     user: _User = _User()
     policy: _Policy = _Policy()
     would: str | None = None
+    findings: tuple[_Code, ...] = ()
+
+
+class _Explained(_Part, frozen=True):
+    """What is kept of the last decision about a workload."""
+
+    time: str
+    verdict: str
+    id: str = ""
+    policy: _Policy = _Policy()
     findings: tuple[_Finding, ...] = ()
 
 
@@ -99,13 +112,6 @@ class Last(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=F
     def gate(self) -> Gate:
         """The gate that refused: 3 for quota, else 2."""
         return "quota" if self.code in QUOTA_CODES else "policy"
-
-
-def last_of(record: Brief) -> Last:
-    """What is kept of a record; the reason only of a refusal."""
-    finding = _reason(record.findings) if record.verdict == "deny" else _NO_FINDING
-    message = finding.message.split("\n", 1)[0][:300]
-    return Last(record.id, record.time, record.verdict, record.policy.rule or "", finding.code, message)
 
 
 class Refused(msgspec.Struct, rename="camel", gc=False):
@@ -202,10 +208,22 @@ def _time_of(line: msgspec.Raw) -> str:
 
 # -- counting ---------------------------------------------------------------------------------------------------------
 
-_Combination = tuple[str | None, str | None, str, str, str | None, tuple[str, ...]]
-"""Namespace, rule, phase, verdict, would, finding codes: what most records share with many others."""
+_Combination = tuple[str | None, str | None, str, str, str | None, tuple[_Code, ...]]
+"""Namespace, rule, phase, verdict, would, findings: what most records share with many others."""
 
-WAITING_LIMIT = 20_000  # combinations and workloads that wait to be laid out
+
+class _Group:
+    """The records of one combination that wait to be laid out; is_exceptional: the dashboard keeps them longer."""
+
+    __slots__ = ("count", "is_exceptional")
+
+    def __init__(self, record: Brief) -> None:
+        codes = {finding.code for finding in record.findings}
+        self.count = 0
+        self.is_exceptional = "deny" in (record.verdict, record.would) or not _EXCEPTIONS.isdisjoint(codes)
+
+
+WAITING_LIMIT = 20_000  # combinations that wait to be laid out
 
 _decoder = msgspec.json.Decoder(Brief)
 
@@ -218,9 +236,10 @@ class Reader:
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
-        self._combinations: dict[_Combination, int] = {}
+        self._combinations: dict[_Combination, _Group] = {}
         self._minutes: dict[str, list[int]] = {}
-        self._latest: dict[str, Brief] = {}
+        self._latest: dict[str, bytes] = {}
+        self._latest_refusals: dict[str, bytes] = {}
 
     def add(self, lines: Sequence[bytes]) -> str:
         """Count lines of one stream; what is no record counts as unreadable. Returns the time of the last record."""
@@ -235,31 +254,32 @@ class Reader:
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 continue
             records += 1
-            time, name, findings = record.time, record.object, record.findings
-            verdict, phase = record.verdict, record.phase
+            time, name, verdict, phase = record.time, record.object, record.verdict, record.phase
             if not time.startswith(minute) or not minute:
                 if records == 1 and (time < tally.first_time or not tally.first_time):
                     tally.first_time = time
                 minute = time[:16]
                 counts = self._minutes.setdefault(minute, [0, 0])
-            codes = tuple([finding.code for finding in findings]) if findings else ()
-            denied = verdict == "deny"
-            if denied or record.would == "deny" or (codes and not _EXCEPTIONS.isdisjoint(codes)):
+            key = (name.namespace, record.policy.rule, phase, verdict, record.would, record.findings)
+            group = combinations.get(key)
+            if group is None:
+                group = combinations[key] = _Group(record)
+            if group.is_exceptional:
                 refused_lines.append(line)
             else:
                 other_lines.append(line)
             if record.dry_run:
                 tally.dry_run += 1
                 continue
-            key = (name.namespace, record.policy.rule, phase, verdict, record.would, codes)
-            combinations[key] = combinations.get(key, 0) + 1
+            group.count += 1
+            denied = verdict == "deny"
             if denied or phase == "mutate":
                 about = f"{name.namespace}/{name.kind}/{name.name or name.generate_name or ''}"
                 latest.pop(about, None)  # so that it goes to the end
-                latest[about] = record
+                latest[about] = line
                 if denied:
                     counts[1] += 1
-                    self._count_refusal(record)
+                    self._count_refusal(record, about, line)
             elif verdict == "allow":
                 counts[0] += 1
                 if name.kind == "Pod" and name.name:
@@ -272,27 +292,29 @@ class Reader:
         _keep_last(tally.refused_lines, refused_lines, RECENT_REFUSED)
         _keep_last(tally.other_lines, other_lines, RECENT_OTHERS)
         _forget_first(pods, POD_LIMIT)
-        if len(combinations) + len(latest) > WAITING_LIMIT:
+        _forget_first(latest, WORKLOAD_LIMIT)
+        if len(combinations) > WAITING_LIMIT:
             self.flush()
         return time
 
-    def _count_refusal(self, record: Brief) -> None:
-        tally, name = self._tally, record.object
+    def _count_refusal(self, record: Brief, about: str, line: bytes) -> None:
+        tally, owner = self._tally, record.object.owner
         _bump(tally.refused_users, record.user.name, OTHER, 1, NAME_LIMIT)
-        kind, label = name.kind, name.name or name.generate_name or ""
-        if name.owner is not None:  # pods of one controller are one workload, whatever their names
-            kind, label = name.owner.kind, name.owner.name
-        key = f"{name.namespace}/{kind}/{label}"
-        if key not in tally.refused_workloads and len(tally.refused_workloads) >= NAME_LIMIT:
-            key = f"{OTHER}/{OTHER}/{OTHER}"
-        refused = tally.refused_workloads.setdefault(key, Refused())
+        if owner is not None:  # pods of one controller are one workload, whatever their names
+            about = f"{record.object.namespace}/{owner.kind}/{owner.name}"
+        refused = tally.refused_workloads.get(about)
+        if refused is None:
+            if len(tally.refused_workloads) >= NAME_LIMIT:
+                about = f"{OTHER}/{OTHER}/{OTHER}"
+            refused = tally.refused_workloads.setdefault(about, Refused())
         refused.count += 1
-        refused.last = last_of(record)
+        self._latest_refusals[about] = line
 
     def flush(self) -> None:
         """Lay out what waits."""
-        for combination, count in self._combinations.items():
-            self._lay_out(combination, count)
+        for combination, group in self._combinations.items():
+            if group.count:
+                self._lay_out(combination, group.count)
         for text, (admitted, denied) in self._minutes.items():
             if admitted or denied:
                 counts = self._tally.minutes.setdefault(_minute(text), [0, 0])
@@ -303,15 +325,18 @@ class Reader:
         self._combinations.clear()
         self._minutes.clear()
         workloads = self._tally.workloads
-        for about, record in self._latest.items():
+        for about, line in self._latest.items():
             workloads.pop(about, None)
-            workloads[about] = last_of(record)
+            workloads[about] = _last_of(_explain(line))
+        for about, line in self._latest_refusals.items():
+            self._tally.refused_workloads[about].last = _last_of(_explain(line))
         self._latest.clear()
+        self._latest_refusals.clear()
         _forget_first(workloads, WORKLOAD_LIMIT)
 
     def _lay_out(self, combination: _Combination, count: int) -> None:
         tally = self._tally
-        namespace, rule, phase, verdict, would, codes = combination
+        namespace, rule, phase, verdict, would, findings = combination
         namespace = namespace or ""
         if namespace not in tally.namespaces:
             if len(tally.namespaces) < NAMESPACE_LIMIT:
@@ -328,8 +353,18 @@ class Reader:
             f"{OTHER}\t{OTHER}\t{phase}\t{verdict}",
             count,
         )
-        for code in codes:
-            _bump(tally.codes, f"{namespace}\t{code}", f"{OTHER}\t{OTHER}", count)
+        for finding in findings:
+            _bump(tally.codes, f"{namespace}\t{finding.code}", f"{OTHER}\t{OTHER}", count)
+
+
+_explain = msgspec.json.Decoder(_Explained).decode
+
+
+def _last_of(record: _Explained) -> Last:
+    """What is kept of a record; the reason only of a refusal."""
+    finding = _reason(record.findings) if record.verdict == "deny" else _NO_FINDING
+    message = finding.message.split("\n", 1)[0][:300]
+    return Last(record.id, record.time, record.verdict, record.policy.rule or "", finding.code, message)
 
 
 def _minute(text: str) -> int:

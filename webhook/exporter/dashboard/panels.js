@@ -170,15 +170,27 @@ Dash.panels = (() => {
 
   // -- events ------------------------------------------------------------------------------------------------------
 
+  /** The same object stopped for the same reason is one row: times add up, the newest message stands. */
+  function grouped(all) {
+    const rows = new Map();
+    for (const event of all) {
+      const key = JSON.stringify([event.namespace, event.object, event.why || event.message]);
+      const row = rows.get(key);
+      if (row) row.occurrences += event.occurrences || 1;
+      else rows.set(key, { ...event, occurrences: event.occurrences || 1 });
+    }
+    return [...rows.values()];
+  }
+
   function events(status) {
-    const all = list(status.events), { summary } = status;
+    const all = grouped(list(status.events)), { summary } = status;
     byId("events-count").textContent = all.length ? t("events.count", { scheduling: number(summary.failedSchedulingEvents), create: number(summary.failedCreateEvents) }) : "";
     const shown = all.slice(0, state.events);
     show(byId("event-table"), all.length ? table(t("events.title"), [
       { title: t("events.object"), cell: (event) => [h("span", { class: "object", text: event.object }), h("span", { class: "muted sub", text: event.namespace })] },
       { title: t("events.gate"), cell: (event) => (event.gate ? chip(t(`gate.${event.gate}`), event.gate) : chip(event.reason)) },
       { title: t("events.why"), class: "text", cell: (event) => [h("span", { text: why(event) || event.message }), event.why ? h("details", null, h("summary", { text: t("events.message") }), h("p", { class: "mono", text: event.message })) : null] },
-      { title: t("events.times"), class: "num", cell: (event) => number(event.occurrences || 1) },
+      { title: t("events.times"), class: "num", cell: (event) => number(event.occurrences) },
       { title: t("events.when"), class: "num", cell: (event) => when(event.lastTimestamp) },
     ], shown, { class: "stack" }) : empty(t("events.none")),
       shown.length < all.length ? more(t("events.more", { n: Math.min(50, all.length - shown.length) }), "more-events", () => { state.events += 50; events(status); }) : null);
@@ -278,7 +290,10 @@ Dash.panels = (() => {
   function endsIn(ends) {
     if (!ends) return t("attention.never");
     const left = (Date.parse(ends) - Date.now()) / 1000;
-    return left > 0 ? t("attention.ends", { time: duration(left) }) : t("attention.ended");
+    if (!(left > 0)) return t("attention.ended");
+    const two = (value) => String(Math.floor(value)).padStart(2, "0");
+    const clock = `${Math.floor(left / 3600)}:${two((left / 60) % 60)}:${two(left % 60)}`;
+    return t("attention.ends", { time: left < 86400 ? clock : duration(left) });
   }
 
   function refusals(decisions) {
