@@ -43,7 +43,7 @@ def started(project: Path, *arguments: str) -> Iterator["subprocess.Popen[str]"]
     finally:
         watchdog.cancel()
         process.terminate()  # ends the processes of the demo as well
-        process.communicate()
+        process.wait()
 
 
 def run(project: Path, *arguments: str) -> tuple[int, str]:

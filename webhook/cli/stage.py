@@ -58,7 +58,7 @@ class Stage:
         with self.process(arguments, "serve.log") as process:
             port = self.line(process, "serve.log", "listening on https://").rpartition(":")[2]
             address = f"https://{self.host}:{port}"
-            self._await_answer(f"{address}/readyz", "serve.log")
+            self._await_answer(process, "serve.log", f"{address}/readyz")
             yield address, process
 
     def registration(self, address: str, name: str = registration.NAME) -> list[dict[str, Any]]:
@@ -85,7 +85,7 @@ class Stage:
             [*arguments, "--out", str(self.dashboard), "--serve", "127.0.0.1:0"], "export.log"
         ) as process:
             address = self.line(process, "export.log", "http://").partition("dashboard at ")[2]
-            self._await_answer(f"{address}cluster-status.json", "export.log")
+            self._await_answer(process, "export.log", f"{address}cluster-status.json")
             yield address, process
 
     @contextmanager
@@ -124,19 +124,19 @@ class Stage:
         """The end of a log."""
         return (self.folder / name).read_text(errors="replace")[-4000:]
 
-    def _await_answer(self, url: str, log: str) -> None:
-        """Until a GET succeeds. Raises WalkError with the log's end if it does not in time."""
+    def _await_answer(self, process: "subprocess.Popen[bytes]", log: str, url: str) -> None:
+        """Until a GET succeeds. Raises WalkError with the log's end if the process ends or takes too long."""
         context = ssl.create_default_context(cafile=str(self.authority))
         direct = urllib.request.ProxyHandler({})
         opener = urllib.request.build_opener(direct, urllib.request.HTTPSHandler(context=context))
         deadline = time.monotonic() + START
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and process.poll() is None:
             try:
                 with opener.open(url, timeout=2):
                     return
             except OSError:  # not listening yet, or an HTTP error: not synced yet
                 time.sleep(0.05)
-        raise WalkError(f"expected an answer of {url} within {START:.0f} s, saw: {self.log(log)}")
+        raise WalkError(f"expected an answer of {url}, saw: {self.log(log)}")
 
 
 @contextmanager
