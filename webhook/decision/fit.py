@@ -14,7 +14,7 @@ from webhook.decision.subject import Subject
 from webhook.decision.wording import Holder, Shortage
 from webhook.k8s import limit_range, pod_resources, quota, workloads
 from webhook.k8s.objects import PodSpec, ResourceQuota
-from webhook.k8s.quantity import Quantity, QuantityError, canonical, human, parse
+from webhook.k8s.quantity import Quantity, canonical, human, parse
 from webhook.k8s.quota import Demand, PodUse
 from webhook.language import Language, say
 from webhook.policy.active import Policy
@@ -53,7 +53,7 @@ class Ask(msgspec.Struct, frozen=True):
 def ask(request: Request, new: Subject, old: Subject | None, facts: Answers, policy: Policy) -> Ask:
     """Read pods and amounts out of the object, with the LimitRange defaults that its pods will get (A13, W1-W15)."""
     limit_ranges = facts.limit_ranges(request.namespace) or ()
-    spec = limit_range.apply(new.spec, limit_ranges)
+    spec = limit_range.apply(new.spec, limit_ranges) if limit_ranges else new.spec
     use = quota.spec_use(spec)
     pods = workloads.pods_if_active(new.kind, new.workload)
     now_wanted = workloads.pods_wanted(new.kind, new.workload) or 0
@@ -63,9 +63,13 @@ def ask(request: Request, new: Subject, old: Subject | None, facts: Answers, pol
     old_pods = _old_pods(old)
     gpu_keys = [key for key in use.usage if key.startswith(_REQUESTS) and policy.is_gpu(key[len(_REQUESTS) :])]
     wanted = pods or 0 if new.kind == "CronJob" or not idle else now_wanted
-    gpu = {key[len(_REQUESTS) :]: use.usage[key] * wanted for key in gpu_keys}
-    before = {key[len(_REQUESTS) :]: old_use.usage.get(key, 0) * old_pods for key in gpu_keys} if old_use else {}
-    asks = {} if new.kind == "CronJob" else {name: amount - before.get(name, 0) for name, amount in gpu.items()}
+    gpu = {key: use.usage[key] * wanted for key in gpu_keys}
+    asks = gpu
+    if new.kind == "CronJob":
+        asks = {}
+    elif old_use is not None:
+        asks = {key: amount - old_use.usage.get(key, 0) * old_pods for key, amount in gpu.items()}
+    spelled = _spelled(gpu)
     return Ask(
         subject=new,
         spec=spec,
@@ -78,8 +82,8 @@ def ask(request: Request, new: Subject, old: Subject | None, facts: Answers, pol
         old_pods=old_pods,
         old_active=_active(old, old_pods),
         is_gpu=any(use.usage[key] > 0 for key in gpu_keys) or _is_unusable(spec, policy),
-        gpu=_spelled(gpu),
-        asks=_spelled(asks),
+        gpu=spelled,
+        asks=spelled if asks is gpu else _spelled(asks),
         note=_note(request, new, 0 if idle else now_wanted),
     )
 
@@ -125,7 +129,8 @@ def _scopes(use: PodUse) -> tuple[object, ...]:
 
 
 def _spelled(amounts: Mapping[str, Quantity]) -> dict[str, str]:
-    return {name: canonical(amount) for name, amount in amounts.items() if amount > 0}
+    """Quota keys and amounts as resource names and canonical quantities."""
+    return {key[len(_REQUESTS) :]: canonical(amount) for key, amount in amounts.items() if amount > 0}
 
 
 def _note(request: Request, new: Subject, pods: int) -> Note | None:
@@ -199,6 +204,7 @@ class _Check:
         self.facts = facts
         self.notes = notes
         self.language = policy.spec.language
+        self.checks_all = policy.spec.quota.resources == "all"
         self.old_use = ask.old_use
         if ask.old_use is not None and not ask.old_use.priority_class:  # its pods got what pods of this rule get
             self.old_use = msgspec.structs.replace(ask.old_use, priority_class=placed.priority_class)
@@ -223,7 +229,7 @@ class _Check:
 
     def _is_readable(self, each: ResourceQuota) -> bool:
         """No API server stores amounts that are none; a file may hold them."""
-        unreadable = [key for key in each.status.hard or () if not _is_amount(each, key)]
+        unreadable = quota.reading(each).unreadable
         if unreadable and self.ask.active and self.grows:
             self._unknown(self._say("why_status", quota=each.metadata.name, keys=", ".join(sorted(unreadable))))
         return not unreadable
@@ -264,10 +270,10 @@ class _Check:
         """What the quota would be charged on top, per key that is checked (Q23, Q30)."""
         old = Demand(self.old_use, self.ask.old_pods) if self.old_use else None
         more = quota.increase(each, Demand(self.use, self.ask.pods or 0), old)
-        return {key: amount for key, amount in more.items() if self._is_checked(key)}
+        return more if self.checks_all else {key: amount for key, amount in more.items() if self._is_gpu(key)}
 
     def _is_checked(self, key: str) -> bool:
-        return self.policy.spec.quota.resources == "all" or self._is_gpu(key)
+        return self.checks_all or self._is_gpu(key)
 
     def _is_gpu(self, key: str) -> bool:
         return key.startswith(_REQUESTS) and self.policy.is_gpu(key[len(_REQUESTS) :])
@@ -288,7 +294,7 @@ class _Check:
     # -- findings --
 
     def _shortage(self, each: ResourceQuota, key: str, amount: Quantity, taken: "_Taken") -> Shortage | None:
-        hard = parse((each.status.hard or {})[key])
+        hard = quota.reading(each).hard[key]
         held = taken.of(key)
         if held + amount <= hard:
             return None
@@ -355,7 +361,7 @@ class _Check:
 
     def _must_specify(self, each: ResourceQuota) -> bool:
         """Whether every container names what the quota demands (Q17); if not, the pods would all be refused."""
-        if self.policy.spec.quota.resources != "all":
+        if not self.checks_all:
             return True
         missing = quota.must_specify(each, self.ask.spec)
         if not missing or not self._brings(each, missing):
@@ -486,7 +492,7 @@ class _Check:
 
     def _note_keys(self, quotas: Sequence[ResourceQuota]) -> None:
         for each in quotas:
-            dead = [key for key in quota.ineffective_keys(each) if self.policy.is_gpu(key.removeprefix("limits."))]
+            dead = [key for key in quota.reading(each).ineffective if self.policy.is_gpu(key.removeprefix("limits."))]
             if dead:
                 effective = ", ".join(dict.fromkeys(map(quota.effective_key, dead)))
                 values = {"quota": each.metadata.name, "keys": ", ".join(dead), "effective": effective}
@@ -498,7 +504,7 @@ class _Check:
         """Say so where the request fits only because pods that are being deleted count as free."""
         for each, more in asking:
             for key, amount in more.items():
-                held, hard = taken[each.metadata.name], parse((each.status.hard or {})[key])
+                held, hard = taken[each.metadata.name], quota.reading(each).hard[key]
                 freed = held.freeing(key)
                 if freed and held.of(key) + freed + amount > hard:
                     unit = wording.amount(freed, key, self._is_gpu(key), self._say)
@@ -515,7 +521,7 @@ class _Taken:
     """What of one quota is taken: max(`used`, charge of live pods + young gaps), less what is on its way out."""
 
     def __init__(self, each: ResourceQuota, occupancy: Occupancy, new: Subject) -> None:
-        self._used = each.status.used or {}
+        self._used = quota.reading(each).used
         self._own = (new.kind, new.name)
         self._live = [pod for pod in occupancy.pods or () if quota.matches_scopes(each, pod)]
         self._gaps = [gap for gap in occupancy.waiting if gap.young and quota.matches_scopes(each, gap.use)]
@@ -525,7 +531,7 @@ class _Taken:
 
     def of(self, key: str) -> Quantity:
         """Taken of one key, in its own unit."""
-        used = parse(self._used[key])
+        used = self._used[key]
         gaps = sum([gap.use.usage.get(key, 0) * gap.pods for gap in self._gaps])
         if not self._has_pods:
             return used + gaps
@@ -552,11 +558,3 @@ class _Taken:
     @staticmethod
     def _charge(pods: Iterable[PodUse], key: str) -> Quantity:
         return sum([pod.usage.get(key, 0) for pod in pods])
-
-
-def _is_amount(each: ResourceQuota, key: str) -> bool:
-    hard, used = each.status.hard or {}, each.status.used or {}
-    try:
-        return parse(hard[key]) >= 0 and (key not in used or parse(used[key]) >= 0)
-    except QuantityError:
-        return False

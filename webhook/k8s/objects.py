@@ -298,8 +298,8 @@ class ResourceQuotaStatus(_Struct, frozen=True):
     used: Quantities | None = None
 
 
-class ResourceQuota(_Struct, frozen=True):
-    """Admission compares with `status`, never with `spec.hard` (Q4)."""
+class ResourceQuota(_Struct, frozen=True, dict=True, gc=True):
+    """Admission compares with `status`, never with `spec.hard` (Q4). `dict`: see `webhook.k8s.quota.reading`."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: ResourceQuotaSpec = ResourceQuotaSpec()

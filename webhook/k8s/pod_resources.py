@@ -116,41 +116,47 @@ def _requests(spec: PodSpec, from_limits: bool, read: Callable[[Any], Number]) -
         _read(container_requests(c.resources, from_limits), read, unusable) if c.resources is not None else {}
         for c in spec.containers or ()
     ]
-    total = _effective(own, spec.init_containers, lambda r: container_requests(r, from_limits), read, unusable)
+    total = _sum(own)
+    if spec.init_containers:
+        _add_init(total, spec.init_containers, lambda r: container_requests(r, from_limits), read, unusable)
     if spec.resources is not None:
         requests = spec.resources.requests or {}
         missing = {} if not from_limits else {k: v for k, v in (spec.resources.limits or {}).items() if k not in total}
         total.update(_read({k: v for k, v in {**missing, **requests}.items() if is_pod_level(k)}, read, unusable))
     if spec.overhead:
         _add(total, _read(spec.overhead, read, unusable))
-    return _known(total, unusable)
+    return _known(total, unusable) if unusable else total
 
 
 def _limits(spec: PodSpec, read: Callable[[Any], Number]) -> dict[str, Number]:
     unusable: set[str] = set()
     own = [_read(c.resources.limits, read, unusable) if c.resources is not None else {} for c in spec.containers or ()]
-    total = _effective(own, spec.init_containers, lambda r: r.limits, read, unusable)
+    total = _sum(own)
+    if spec.init_containers:
+        _add_init(total, spec.init_containers, lambda r: r.limits, read, unusable)
     if spec.resources is not None and spec.resources.limits:
         total.update(_read({k: v for k, v in spec.resources.limits.items() if is_pod_level(k)}, read, unusable))
     if spec.overhead:
         # overhead raises a limit, it never makes one (R6)
         _add(total, {k: v for k, v in _read(spec.overhead, read, unusable).items() if total.get(k)})
-    return _known(total, unusable)
+    return _known(total, unusable) if unusable else total
 
 
-def _effective(
-    containers: list[dict[str, Number]],
-    init_containers: Iterable[Container] | None,
-    amounts: Callable[[Resources], Quantities | None],
-    read: Callable[[Any], Number],
-    unusable: set[str],
-) -> dict[str, Number]:
-    """max(containers + all sidecars, the highest point of the init sequence), resource by resource (R2, R3, R5)."""
+def _sum(containers: list[dict[str, Number]]) -> dict[str, Number]:
     total = containers[0] if containers else {}
     for one in containers[1:]:
         _add(total, one)
-    if not init_containers:
-        return total
+    return total
+
+
+def _add_init(
+    total: dict[str, Number],
+    init_containers: Iterable[Container],
+    amounts: Callable[[Resources], Quantities | None],
+    read: Callable[[Any], Number],
+    unusable: set[str],
+) -> None:
+    """max(containers + all sidecars, the highest point of the init sequence), resource by resource (R2, R3, R5)."""
     sidecars: dict[str, Number] = {}
     peak: dict[str, Number] = {}
     for container in init_containers:
@@ -162,7 +168,6 @@ def _effective(
             _add(one, sidecars)
             _raise(peak, one)
     _raise(total, peak)
-    return total
 
 
 def _read(amounts: Quantities | None, read: Callable[[Any], Number], unusable: set[str]) -> dict[str, Number]:
@@ -206,7 +211,7 @@ def _raise(total: dict[str, Number], other: Mapping[str, Number]) -> None:
 
 
 def _known(total: dict[str, Number], unusable: set[str]) -> dict[str, Number]:
-    return {name: value for name, value in total.items() if name not in unusable} if unusable else total
+    return {name: value for name, value in total.items() if name not in unusable}
 
 
 # -- validity ---------------------------------------------------------------------------------------------------------
@@ -214,10 +219,11 @@ def _known(total: dict[str, Number], unusable: set[str]) -> dict[str, Number]:
 
 def _add_problems(found: list[ResourceProblem], container: str, resources: Resources) -> None:
     requests, limits = _given(resources.requests), _given(resources.limits)
-    if requests:
-        _add_faults(found, container, "requests", requests)
-    if limits:
-        _add_faults(found, container, "limits", limits)
+    before = len(found)
+    _add_faults(found, container, "requests", requests)
+    if requests == limits and len(found) == before:
+        return  # amounts without fault have none as limits either
+    _add_faults(found, container, "limits", limits)
     if requests == limits:
         return
     for name, value in requests.items():

@@ -77,9 +77,10 @@ def usage(spec: PodSpec) -> dict[str, Quantity]:
     for resource, amount in pod_requests(spec).items():
         for key in _request_keys(resource):
             keys[key] = amount
-    for resource, amount in pod_limits(spec).items():
-        if resource in _LIMIT_KEYS:
-            keys[_LIMIT_KEYS[resource]] = amount
+    limits = pod_limits(spec)
+    for resource, key in _LIMIT_KEYS.items():
+        if resource in limits:
+            keys[key] = limits[resource]
     return keys
 
 
@@ -102,7 +103,7 @@ def spec_use(spec: PodSpec, priority_class: str | None = None) -> PodUse:
         priority_class=(spec.priority_class_name or "") if priority_class is None else priority_class,
         best_effort=not _plainly_burstable(spec, amounts) and is_best_effort(spec),
         terminating=spec.active_deadline_seconds is not None and spec.active_deadline_seconds >= 0,
-        cross_namespace=_crosses_namespaces(spec.affinity),
+        cross_namespace=spec.affinity is not None and _crosses_namespaces(spec.affinity),
     )
 
 
@@ -163,9 +164,7 @@ def _request_keys(resource: str) -> tuple[str, ...]:
     return (f"requests.{resource}",) if is_extended(resource) else ()
 
 
-def _crosses_namespaces(affinity: Affinity | None) -> bool:
-    if affinity is None:
-        return False
+def _crosses_namespaces(affinity: Affinity) -> bool:
     return any(
         term is not None and (term.namespaces or term.namespace_selector is not None)
         for kind in (affinity.pod_affinity, affinity.pod_anti_affinity)
@@ -177,6 +176,48 @@ def _affinity_terms(affinity: PodAffinity | None) -> Iterable[PodAffinityTerm | 
     if affinity is None:
         return ()
     return (*(affinity.required or ()), *(weighted.pod_affinity_term for weighted in affinity.preferred or ()))
+
+
+# -- what a quota says ------------------------------------------------------------------------------------------------
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """The numbers of one state of a quota; keys whose amounts are none are `unreadable` and in neither mapping."""
+
+    hard: Mapping[str, Quantity]
+    used: Mapping[str, Quantity]
+    """For keys of `hard` alone; one that is missing is unknown, not zero (Q6)."""
+    unreadable: tuple[str, ...]
+    """No API server stores amounts that are none, or negative ones; a file may hold them."""
+    ineffective: tuple[str, ...]
+    """See `ineffective_keys`."""
+
+
+def reading(quota: ResourceQuota) -> Reading:
+    """The quota as numbers, worked out when first asked for and kept with the object: it changes less often."""
+    found: Reading | None = quota.__dict__.get("reading")
+    if found is None:
+        found = quota.__dict__["reading"] = _read(quota)
+    return found
+
+
+def _read(quota: ResourceQuota) -> Reading:
+    hard: dict[str, Quantity] = {}
+    used: dict[str, Quantity] = {}
+    unreadable: list[str] = []
+    written = quota.status.used or {}
+    for key, amount in (quota.status.hard or {}).items():
+        try:
+            limit, taken = parse(amount), parse(written.get(key, 0))
+        except QuantityError:
+            limit = taken = -1
+        if limit < 0 or taken < 0:
+            unreadable.append(key)
+            continue
+        hard[key] = limit
+        if key in written:
+            used[key] = taken
+    return Reading(hard, used, tuple(unreadable), tuple(ineffective_keys(quota)))
 
 
 # -- which quotas match -----------------------------------------------------------------------------------------------
