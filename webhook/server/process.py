@@ -25,9 +25,9 @@ from webhook.server.tls import Certificate
 log = logging.getLogger(__name__)
 
 SEGMENT_BYTES: Final = 16 << 20
-KEEP_SEGMENTS: Final = 128
-"""Together 2 GiB of ledger at most; small segments, because every restart begins one and a crash loop must not push
-out what was there before."""
+KEEP_SEGMENTS: Final = 96
+"""Together 1.5 GiB of ledger at most, for the 2 GiB volume of `deploy/base`; small segments, because every restart
+begins one and a crash loop must not push out what was there before."""
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -85,6 +85,8 @@ class Process:
     def start(self) -> Wsgi:
         """Open the ledger, start the watches, and wire them into the application. Raises what its parts raise."""
         options = self._options
+        trimmer = memory.Trimmer()
+        self._undo.append(trimmer.stop)
         ledger = Ledger(
             options.audit_dir,
             key=options.signing_key,
@@ -107,8 +109,6 @@ class Process:
                 gauges.of_facts(source.freshness),
             )
         )
-        trimmer = memory.Trimmer()
-        self._undo.append(trimmer.stop)
         judge = Judge(source.facts, lambda: metrics.failed("decide"))
         app = create_app(
             policy=lambda: folder.policy,

@@ -25,6 +25,8 @@ HANDSHAKE: Final = 2.0
 """Seconds that a TLS handshake may take, all round trips together."""
 REQUEST: Final = 10.0
 """Seconds from the first byte of a request to its last."""
+RECORD: Final = 16 * 1024
+"""Bytes in a TLS record at most. No read returns more than one, so a larger buffer would only be made and thrown away."""
 SPARE: Final = 16
 """File descriptors kept free for everything else when there are not enough for all connections."""
 LINGER: Final = 0.5
@@ -49,7 +51,7 @@ class DeadlineSocket(ssl.SSLSocket):
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
         self._wait_at_most()
         try:
-            return super().recv(buflen, flags)
+            return super().recv(min(buflen, RECORD), flags)
         except TimeoutError:
             raise _too_slow() from None
 
