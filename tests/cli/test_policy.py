@@ -1,6 +1,7 @@
 """`gpu-webhook policy`: what each command prints and how it exits."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from xml.etree import ElementTree
@@ -79,6 +80,12 @@ def test_lint_warnings_fail_only_when_asked(folder: Path) -> None:
     assert run(*arguments, "--fail-on", "warning").exit_code == 1
 
 
+def test_lint_counts_in_words_that_fit_the_number(folder: Path) -> None:
+    edit(folder, 'contact: "#gpu-platform"', "mode: strict\n  qouta: {}")
+    assert run("lint", "--policy", folder).stdout.endswith("\n2 errors\n")
+    assert run("lint", "--policy", POLICIES, "--cluster", SEED).stdout.endswith("\n6 warnings\n")
+
+
 def test_lint_prints_annotations_for_github(folder: Path) -> None:
     edit(folder, "name: training", "name: 'train,ing%'")
     edit(
@@ -145,6 +152,12 @@ def test_a_failing_case_says_what_was_expected_and_what_came(folder: Path) -> No
     assert "FAILED" in result.stdout
     assert "no finding NodeNameOutsidePool; found " in result.stdout
     assert "3 of 3 rules" in result.stdout
+
+
+def test_a_denial_that_reads_differently_is_shown_line_by_line(folder: Path) -> None:
+    edit(folder, "priorityClassName: gpu-batch-low", "priorityClassName: gpu-low")
+    result = run("test", "--policy", folder)
+    assert "\n      to fix     remove priorityClassName: gpu-low is set for you\n" in result.stdout
 
 
 def test_junit_names_each_case_and_its_failure(folder: Path) -> None:
@@ -222,6 +235,42 @@ def test_preview_of_the_recorded_cluster() -> None:
     markdown = run("preview", "--policy", POLICIES, "--cluster", SEED, "-o", "markdown").stdout
     assert "### Refused (1)" in markdown
     assert "| ai-inference | Deployment quota-exceed-inference-demo |" in markdown
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal of 80 columns."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+BUSY = DATA / "busy-cluster" / "cluster.json"
+
+
+@pytest.mark.usefixtures("narrow")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("test",),
+        ("which", "-n", "ai-research", "--cluster", BUSY),
+        ("drift", "--cluster", BUSY),
+        ("preview", "--cluster", BUSY),
+    ],
+    ids=lambda each: each[0],
+)
+def test_pages_fit_a_narrow_terminal_and_cut_nothing(arguments: tuple[object, ...]) -> None:
+    result = run(arguments[0], "--policy", POLICIES, *arguments[1:])
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in result.stdout.splitlines()]
+    assert max(map(len, lines)) <= 80
+    assert "\u2026" not in result.stdout
+
+
+def test_preview_sums_up_by_namespace_what_changes(folder: Path) -> None:
+    edit(folder, "pools: [inference]", "pools: [h100]")
+    stdout = run("preview", "--policy", folder, "--cluster", BUSY).stdout
+    _, _, table = stdout.partition("By namespace (2)\n")
+    assert table.splitlines()[1].split() == ["ai-inference", "3", "0", "0", "0", "0"]
+    assert "\nai-inference  Deployment chat               inference\n    Wrong GPU pool in namespace" in stdout
 
 
 # -- replay -----------------------------------------------------------------------------------------------------------

@@ -136,7 +136,7 @@ def test_command(policy_dir: Path, output: str) -> None:
     for loaded in documents.tests:
         judge = CaseJudge(policy, Path(loaded.file).parent, time.time())
         results += suite.run([loaded.value], judge, policy.spec.language)
-    policy_report.print_tests(results, suite.coverage(policy, results, CODES), output)
+    policy_report.print_tests(results, suite.coverage(policy, results, CODES), policy.spec.language, output)
     if not all(result.passed for result in results):
         raise SystemExit(1)
 

@@ -1,9 +1,8 @@
 """How `policy` commands show what they found: tables on a terminal, JSON, Markdown, JUnit and GitHub annotations."""
 
 import json
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from xml.etree import ElementTree
@@ -12,26 +11,19 @@ import click
 import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
 from webhook.audit.replay import Change, Refusal, Replay
+from webhook.cli.page import Page, Row, clean, print_indented, print_table
 from webhook.decision.survey import Drift, Survey
 from webhook.language import Language, say
 from webhook.policy.finding import LintFinding
 from webhook.policy.suite import CaseResult, Coverage
 from webhook.policy.which import Which
 
-SHOWN = 20
-"""Rows of one table on a terminal and in Markdown; JSON holds everything."""
 _COLORS = {"error": "red", "warning": "yellow", "info": "blue"}
 _ANNOTATIONS = {"error": "error", "warning": "warning", "info": "notice"}
-_PIPED_WIDTH = 160
-
-
-def clean(text: str) -> str:
-    """Without control characters: names come from files and clusters that anybody may have written (B65)."""
-    return "".join(character if character.isprintable() else "?" for character in text)
+_PLURALS = {"error": "errors", "warning": "warnings", "info": "infos"}
 
 
 @contextmanager
@@ -58,7 +50,11 @@ def print_lint(found: Sequence[LintFinding], output: str) -> None:
     for each in found:
         click.echo(_annotation(each) if output == "github" else _line(each))
     if output == "text":
-        click.echo(", ".join(f"{counts[level]} {level}" for level in _COLORS if counts[level]) or "ok")
+        click.echo(", ".join(_amount(counts[level], level) for level in _COLORS if counts[level]) or "ok")
+
+
+def _amount(count: int, level: str) -> str:
+    return f"{count} {level if count == 1 else _PLURALS[level]}"
 
 
 def _line(each: LintFinding) -> str:
@@ -85,32 +81,40 @@ def _escaped(text: str, more: str = "") -> str:
 # -- tests ------------------------------------------------------------------------------------------------------------
 
 
-def print_tests(results: Sequence[CaseResult], reached: Coverage, output: str) -> None:
+def print_tests(results: Sequence[CaseResult], reached: Coverage, language: Language, output: str) -> None:
     if output == "json":
         cases = [{**msgspec.to_builtins(each), "passed": each.passed} for each in results]
         _json({"cases": cases, "coverage": msgspec.to_builtins(reached)})
     elif output == "junit":
         click.echo(_junit(results))
     else:
-        _print_test_table(results, reached)
+        _print_test_table(results, language)
+        _print_coverage(reached, language)
 
 
-def _print_test_table(results: Sequence[CaseResult], reached: Coverage) -> None:
-    table = Table("suite", "case", "rule", "result", box=None, pad_edge=False)
-    for each in results:
-        mark = Text("passed", "green") if each.passed else Text("FAILED", "bold red")
-        table.add_row(_text(each.suite), _text(each.name), _text(each.rule or "-"), mark)
+def _print_test_table(results: Sequence[CaseResult], language: Language) -> None:
+    marks = {
+        True: Text(say(language, "suite.passed"), "green"),
+        False: Text(say(language, "suite.failed"), "bold red"),
+    }
+    titles = [say(language, f"suite.{name}") for name in ("suite", "case", "rule", "result")]
+    print_table(titles, [(each.suite, each.name, each.rule or "-", marks[each.passed]) for each in results])
+    failed = [each for each in results if not each.passed]
+    for each in failed:
+        click.echo(f"\n{marks[False].plain} {clean(each.suite)}: {clean(each.name)}")
         for failure in each.failures:
-            table.add_row("", Text(f"  {clean(failure)}", "red"), "", "")
-    _print(table)
-    failed = sum(not each.passed for each in results)
-    click.echo(f"\n{len(results)} cases, {failed} failed")
+            print_indented(failure)
+    click.echo("\n" + say(language, "suite.count", passed=len(results) - len(failed), count=len(results)))
+
+
+def _print_coverage(reached: Coverage, language: Language) -> None:
     for what, every, missed in (
         ("rules", reached.rules, reached.missed_rules),
-        ("finding codes", reached.codes, reached.missed_codes),
+        ("codes", reached.codes, reached.missed_codes),
     ):
-        rest = f"; no case reaches {', '.join(missed)}" if missed else ""
-        click.echo(f"{len(every) - len(missed)} of {len(every)} {what}{rest}")
+        click.echo(clean(say(language, f"suite.{what}", reached=len(every) - len(missed), count=len(every))))
+        if missed:
+            print_indented(say(language, "suite.missed", names=", ".join(missed)))
 
 
 def _junit(results: Sequence[CaseResult]) -> str:
@@ -127,8 +131,8 @@ def _junit(results: Sequence[CaseResult]) -> str:
             suites[each.suite], "testcase", {"name": clean(each.name), "classname": clean(each.suite)}
         )
         if each.failures:
-            failure = ElementTree.SubElement(case, "failure", message=clean(each.failures[0]))
-            failure.text = "\n".join(map(clean, each.failures))
+            lines = [clean(line) for failure in each.failures for line in failure.splitlines()]
+            ElementTree.SubElement(case, "failure", message=lines[0]).text = "\n".join(lines)
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True)
 
@@ -142,11 +146,11 @@ def print_which(answer: Which, language: Language, output: str) -> None:
         return
     labels = ", ".join(f"{key}={value}" for key, value in sorted(answer.labels.items()))
     click.echo(clean(f"{answer.namespace}: {labels or '-'}"))
-    table = Table("rule", "", "", box=None, pad_edge=False, show_header=False)
+    rows = []
     for each in answer.rules:
         color = {"applies": "bold green", "depends": "yellow"}.get(each.state, "")
-        table.add_row(_text(each.rule), Text(say(language, f"which.state_{each.state}"), color), _text(each.why))
-    _print(table)
+        rows.append((each.rule, Text(say(language, f"which.state_{each.state}"), color), each.why))
+    print_table(("", "", ""), rows)
     if answer.note:
         click.echo(clean(answer.note))
     elif not answer.is_covered:
@@ -169,12 +173,13 @@ def print_replay(found: Replay, language: Language, output: str) -> None:
     if output == "json":
         _json(replay_json(found))
         return
-    page = _Page(language, output == "markdown")
+    page = Page(language, output == "markdown")
     page.title("replay.title")
     page.say("replay.counts", records=found.records, judged=found.judged, same=found.same)
     for reason, count in sorted(found.skipped.items()):
         page.say(f"replay.skipped_{reason.lower()}", count=count)
-    page.say("replay.in_force", count=found.in_force, mismatches=found.mismatch_count)
+    if found.in_force:
+        page.say("replay.in_force", count=found.in_force, mismatches=found.mismatch_count)
     page.table("replay.flips", ("replay.direction", "replay.count"), _rows(found.flips))
     for name, flips in (
         ("namespace", found.by_namespace),
@@ -190,6 +195,7 @@ def print_replay(found: Replay, language: Language, output: str) -> None:
             f"replay.{name}",
             header,
             [(each.namespace, each.workload, each.user, str(each.count), each.message) for each in _most(refusals)],
+            below=1,
         )
     restarts = {True: say(language, "replay.yes"), False: say(language, "replay.no")}
     page.table(
@@ -202,6 +208,7 @@ def print_replay(found: Replay, language: Language, output: str) -> None:
         "replay.mismatches",
         ("replay.record", "replay.namespace", "replay.workload", "replay.message"),
         [(f"{each.stream} #{each.seq}", each.namespace, each.workload, each.text) for each in found.mismatches],
+        below=1,
     )
     page.end()
 
@@ -219,7 +226,7 @@ def _flips(counts: Counter[str]) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda each: (-each[1], each[0]))
 
 
-def _rows(counts: Counter[str]) -> list[tuple[str, ...]]:
+def _rows(counts: Counter[str]) -> list[Row]:
     return [(key, str(count)) for key, count in _flips(counts)]
 
 
@@ -234,7 +241,7 @@ def print_drift(found: Sequence[Drift], language: Language, output: str) -> None
     if output == "json":
         _json({"workloads": msgspec.to_builtins(found)})
         return
-    page = _Page(language, False)
+    page = Page(language)
     if not found:
         page.say("survey.no_drift")
     rows = [
@@ -242,14 +249,13 @@ def print_drift(found: Sequence[Drift], language: Language, output: str) -> None
             each.namespace,
             f"{each.kind} {each.name}",
             each.rule,
-            _placement(each.now),
-            _placement(each.wanted),
+            say(language, "survey.would_become", now=_placement(each.now), wanted=_placement(each.wanted)),
             each.message,
         )
         for each in found
     ]
-    header = ("replay.namespace", "replay.workload", "replay.rule", "survey.now", "survey.wanted", "replay.message")
-    page.table("survey.drift", header, rows, shown=len(rows))
+    header = ("replay.namespace", "replay.workload", "replay.rule", "survey.change", "replay.message")
+    page.table("survey.drift", header, rows, shown=len(rows), below=2)
     page.end()
 
 
@@ -262,16 +268,18 @@ def print_preview(survey: Survey, language: Language, output: str) -> None:
     if output == "json":
         _json({**msgspec.to_builtins(survey), "counts": dict(sorted(counts.items()))})
         return
-    page = _Page(language, output == "markdown")
+    page = Page(language, output == "markdown")
     page.title("survey.preview")
     for outcome in ("refused", "patched", "unchanged"):
         page.say(f"survey.count_{outcome}", count=counts[outcome])
+    page.table("replay.by_namespace", _PER_NAMESPACE, _per_namespace(survey))
     workload = ("replay.namespace", "replay.workload", "replay.rule")
     refused = [each for each in survey.objects if each.outcome == "refused"]
     page.table(
         "survey.refused",
         (*workload, "replay.message"),
         [(each.namespace, f"{each.kind} {each.name}", each.rule, each.message) for each in refused],
+        below=1,
     )
     restarts = {True: say(language, "replay.yes"), False: say(language, "replay.no")}
     page.table(
@@ -292,73 +300,32 @@ def print_preview(survey: Survey, language: Language, output: str) -> None:
                 for each in survey.pods
                 if each.fate == fate
             ],
+            below=1,
         )
     page.end()
 
 
+_PER_NAMESPACE = (
+    "replay.namespace",
+    *(f"survey.column_{name}" for name in ("refused", "patched", "restarts", "lost", "moves")),
+)
+
+
+def _per_namespace(survey: Survey) -> list[Row]:
+    """How much of each namespace is concerned, the most first; namespaces where nothing happens are left out."""
+    counts: dict[str, Counter[str]] = {}
+    for each in survey.objects:
+        counts.setdefault(each.namespace, Counter()).update({each.outcome: 1, "restarts": int(each.restarts)})
+    for pod in survey.pods:
+        counts.setdefault(pod.namespace, Counter())[pod.fate] += 1
+    columns = ("refused", "patched", "restarts", "lost", "moves")
+    numbers = {name: [found[column] for column in columns] for name, found in counts.items()}
+    concerned = sorted((name for name in numbers if any(numbers[name])), key=lambda name: [-n for n in numbers[name]])
+    return [(name, *map(str, numbers[name])) for name in concerned]
+
+
 def _why(reason: str, message: str, fate: str, language: Language) -> str:
     return message if fate == "moves" else f"{say(language, f'survey.reason_{reason}')}: {message}"
-
-
-# -- pages ------------------------------------------------------------------------------------------------------------
-
-
-class _Page:
-    """A page of sentences and tables, for a terminal or in Markdown; its texts come from the catalogues by key."""
-
-    def __init__(self, language: Language, markdown: bool) -> None:
-        self._language = language
-        self._markdown = markdown
-        self._notes: list[str] = []
-
-    def title(self, key: str) -> None:
-        text = say(self._language, key)
-        click.echo(f"## {text}\n" if self._markdown else click.style(text, bold=True))
-
-    def say(self, key: str, **values: Any) -> None:
-        click.echo(("- " if self._markdown else "") + clean(say(self._language, key, **values)))
-
-    def table(self, key: str, header: Iterable[str], rows: Sequence[tuple[str, ...]], shown: int = SHOWN) -> None:
-        """A table with its title; nothing where there are no rows."""
-        if not rows:
-            return
-        titles = [say(self._language, name) for name in header]
-        click.echo()
-        title = f"{say(self._language, key)} ({len(rows)})"
-        if self._markdown:
-            click.echo(f"### {title}\n\n| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
-            for row in rows[:shown]:
-                click.echo(f"| {' | '.join(map(_cell, row))} |")
-        else:
-            table = Table(*titles, box=None, pad_edge=False, header_style="bold")
-            for row in rows[:shown]:
-                table.add_row(*map(_text, row))
-            click.echo(click.style(title, bold=True))
-            _print(table)
-        if len(rows) > shown:
-            click.echo(say(self._language, "replay.more", count=len(rows) - shown))
-
-    def end(self) -> None:
-        if self._markdown:
-            click.echo()
-
-
-def _cell(text: str) -> str:
-    """A Markdown cell: what would end it, start markup or mention somebody is escaped."""
-    escaped = "".join(f"\\{c}" if c in "\\`*_{}[]<>#|~" else c for c in clean(text))
-    return escaped.replace("@", "@\u200b")
-
-
-def _text(text: str) -> Text:
-    return Text(clean(text))
-
-
-def _print(table: Table) -> None:
-    """To stdout; without a terminal wide enough that names stay whole."""
-    console = Console(file=sys.stdout)
-    if not console.is_terminal:
-        console = Console(file=sys.stdout, width=_PIPED_WIDTH)
-    console.print(table)
 
 
 def _json(value: Any) -> None:

@@ -68,14 +68,19 @@ def _mismatch(selector: Selector, labels: Mapping[str, str], language: Language)
     parts = []
     for key, value in selector.match_labels.items():
         if labels.get(key) != value:
-            parts.append(say(language, "which.label", label=key, has=labels.get(key, "-"), wants=value))
+            parts.append(_label(key, labels, value, language))
     for part in selector.match_expressions:
-        value = labels.get(part.key, "-")
         wants = f"{part.operator} {', '.join(part.values)}".strip()
         alone = Selector(match_expressions=(part,)).as_label_selector()
         if not selectors.matches(alone, labels):
-            parts.append(say(language, "which.label", label=part.key, has=value, wants=wants))
+            parts.append(_label(part.key, labels, wants, language))
     return "; ".join(parts)
+
+
+def _label(key: str, labels: Mapping[str, str], wants: str, language: Language) -> str:
+    if key not in labels:
+        return say(language, "which.label_missing", label=key, wants=wants)
+    return say(language, "which.label", label=key, has=labels[key], wants=wants)
 
 
 def _asks(rule: Rule, language: Language) -> str:
