@@ -8,6 +8,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
 
 from tests.audit import samples
@@ -46,6 +47,24 @@ def test_counts_outlive_the_run(tmp_path: Path) -> None:
         document = json.loads((tmp_path / "out/cluster-status.json").read_text())
         assert (document["decisions"]["records"], document["decisions"]["denied"]) == (10, 2)
         assert [gate["events"] for gate in document["gates"]] == [0, 0, 12, 2, 3, 0]
+
+
+def test_a_stream_may_come_through_a_pipe(tmp_path: Path) -> None:
+    samples.write_stream(tmp_path, 10)
+    stream = b"".join(path.read_bytes() for path in sorted(tmp_path.glob("*.jsonl")))
+    arguments = ["export", "--policy", POLICY, "--cluster", SEED, "--once", "--audit", "-"]
+    done = subprocess.run(
+        [sys.executable, "-m", "webhook", *arguments], input=stream, capture_output=True, cwd=ROOT, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["decisions"]["records"] == 10
+
+
+def test_pod_logs_without_a_cluster_are_bad_usage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    result = run("--cluster", SEED, "--once", "--audit", "kubernetes")
+    assert result.exit_code == 2 and "KUBECONFIG" in result.output
 
 
 def test_a_broken_chain_is_bad_news(tmp_path: Path) -> None:

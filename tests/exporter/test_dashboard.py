@@ -141,8 +141,8 @@ def ask(page: Page, question: str) -> Any:
     return page.evaluate(f"window.checks.{question}()")
 
 
-def shot(page: Page, name: str) -> None:
-    page.screenshot(path=ARTIFACTS / f"dashboard-{name}.png", full_page=True)
+def shot(page: Page, name: str, *, whole: bool = False) -> None:
+    page.screenshot(path=ARTIFACTS / f"dashboard-{name}.png", full_page=whole)
 
 
 # -- loading ----------------------------------------------------------------------------------------------------------
@@ -155,8 +155,10 @@ def test_the_page_opens_from_disk(open_page: Open, busy: Json) -> None:
     assert page.locator("#namespace-table tbody tr").count() == 3
     assert page.locator("#gate-capacity .gate-count").inner_text() == "5"
     assert "No node in its pool has enough" in page.locator("#event-table").inner_text()
+    starved = page.locator("#event-table tbody tr", has_text="replicaset/rerank-over-quota")
+    assert starved.count() == 1 and starved.locator(".num").first.inner_text() == "12", "ten events, twelve times"
     expect(page.locator("#trust-panels")).to_contain_text("records 3 to 5 are missing")
-    shot(page, "wide-light")
+    shot(page, "wide-light", whole=True)
 
 
 def test_the_seed_cluster_in_the_dark(open_page: Open) -> None:
@@ -167,7 +169,7 @@ def test_the_seed_cluster_in_the_dark(open_page: Open) -> None:
 
 
 def test_the_busy_cluster_in_the_dark(open_page: Open, busy: Json) -> None:
-    shot(open_page(busy, scheme="dark"), "wide-dark")
+    shot(open_page(busy, scheme="dark"), "wide-dark", whole=True)
 
 
 def test_an_empty_cluster_says_so_everywhere(open_page: Open) -> None:
@@ -452,7 +454,7 @@ def test_a_phone_shows_everything_without_scrolling_sideways(open_page: Open, bu
         page = open_page(busy, width=width, locale=locale, has_touch=True)
         assert page.evaluate("document.documentElement.scrollWidth") == width
         expect(page.locator("#namespace-table tbody th").first).to_be_visible()
-        shot(page, f"phone-{width}")
+        shot(page, f"phone-{width}", whole=True)
 
 
 def test_everything_can_be_reached_and_named(open_page: Open, busy: Json) -> None:

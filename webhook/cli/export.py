@@ -9,6 +9,8 @@ if TYPE_CHECKING:  # everything heavy is imported when the command runs, so that
     from webhook.exporter.exporter import Exporter
     from webhook.exporter.live import ViewSource
 
+PATIENCE_SECONDS = 3.0
+"""How long --once waits for more from a pipe or from pod logs, which do not say how much there is."""
 SYNC_SECONDS = 20.0
 """How long the first round waits for the lists of a live cluster."""
 
@@ -75,7 +77,7 @@ def command(
     exporter = _exporter(cluster, audits, policy, out, prometheus, folder)
     try:
         if once:
-            _once(exporter, printed=out is None)
+            _once(exporter, PATIENCE_SECONDS if _has_no_end(audits) else 0.0, printed=out is None)
         else:
             _forever(exporter, listen, interval)
     finally:
@@ -106,6 +108,10 @@ def _exporter(
         collector = Collector(audits, folder)
     except (PolicyError, PrometheusUrlError, OSError) as error:
         raise ExportError(str(error)) from error
+    except Exception as error:  # the Kubernetes client's own, which is imported only where it is needed
+        if type(error).__name__ != "ConfigException":
+            raise
+        raise ExportError(f"--audit kubernetes: {error}; set KUBECONFIG to a kubeconfig file") from error
     return Exporter(_source(cluster), policies, collector, out=out, prometheus=metrics_source)
 
 
@@ -124,13 +130,19 @@ def _source(cluster: str) -> "ViewSource":
     return live
 
 
-def _once(exporter: "Exporter", *, printed: bool) -> None:
+def _has_no_end(audits: tuple[str, ...]) -> bool:
+    from webhook.audit.read import is_kubernetes, is_stdin
+
+    return any(is_stdin(audit) or is_kubernetes(audit) for audit in audits)
+
+
+def _once(exporter: "Exporter", patience: float, *, printed: bool) -> None:
     """One round; exit 1 for a chain that does not verify."""
     import sys
     from datetime import UTC, datetime
 
     try:
-        status = exporter.round(datetime.now(UTC), catch_up=None)
+        status = exporter.round(datetime.now(UTC), None, patience)
     except OSError as error:
         raise ExportError(f"the data cannot be written: {error}") from error
     if printed:

@@ -61,14 +61,25 @@ class Collector:
         """What keeps the record from being whole at present."""
         return [self._ledger.problem] if self._ledger is not None and self._ledger.problem else []
 
-    def collect(self, seconds: float | None = None) -> int:
-        """Read what has come, for at most so many seconds (None: all there is). Returns how many lines."""
+    def collect(self, seconds: float | None = None, patience: float = 0.0) -> int:
+        """Read what has come, for at most so many seconds (None: all there is). Returns how many lines.
+
+        `patience`: how long, in seconds, nothing may come before that means that there is no more; pipes and pod logs
+        need some.
+        """
         deadline = None if seconds is None else time.monotonic() + seconds
-        found = 0
-        while lines := self._follower.poll():
-            self._take(lines)
-            found += len(lines)
-            if deadline is not None and time.monotonic() > deadline:
+        found, last = 0, time.monotonic()
+        while True:
+            lines = self._follower.poll()
+            now = time.monotonic()
+            if lines:
+                self._take(lines)
+                found, last = found + len(lines), now
+            elif now - last >= patience:
+                break
+            else:
+                time.sleep(min(0.05, patience))
+            if deadline is not None and now > deadline:
                 break
         self._reader.flush()
         for notice in self._follower.take_notices():

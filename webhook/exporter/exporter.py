@@ -61,10 +61,13 @@ class Exporter:
         self._out = out
         self._prometheus = prometheus
 
-    def round(self, now: datetime, catch_up: float | None = CATCH_UP_SECONDS) -> dict[str, Any]:
-        """One status, published. `catch_up`: seconds for reading streams, None to read all. Raises OSError."""
+    def round(self, now: datetime, catch_up: float | None = CATCH_UP_SECONDS, patience: float = 0.0) -> dict[str, Any]:
+        """One status, published. Raises OSError if it cannot be.
+
+        `catch_up`: seconds for reading streams, None to read all; `patience`: see `Collector.collect`.
+        """
         collector, state = self._collector, self._collector.state
-        collector.collect(catch_up)
+        collector.collect(catch_up, patience)
         view, policy = self._source.view(), self._policy.state()
         state.events.since = state.events.since or rfc3339(now)
         state.events.add(view.events)
