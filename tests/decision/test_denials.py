@@ -7,6 +7,7 @@ difference before committing it:
 """
 
 import copy
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from tests.decision.build import (
     workload,
 )
 from tests.decision.test_fit import Stale, deployment, running
+from webhook.cluster.snapshot import Snapshot
 from webhook.decision.engine import judge
 from webhook.decision.request import Request
 from webhook.decision.result import Decision
@@ -299,6 +301,29 @@ def test_every_warning_is_one_short_line(case: Case, language: str) -> None:
     assert decision.verdict in ("allow", "patch")
     assert decision.warnings
     assert all(len(each) <= 256 and each.isprintable() for each in decision.warnings)
+
+
+def test_the_sample_of_the_design() -> None:
+    """DESIGN 5.4, word for word, on the recorded cluster."""
+    seed = Snapshot.from_objects([json.loads(Path("tests/data/seed-cluster/cluster.json").read_text())])
+    rule = {"name": "inference", "namespaceSelector": {"matchLabels": {"gpu.platform/team": "inference"}}}
+    obj = many(1, 2, name="quota-exceed-inference-demo")
+    pod_spec(obj)["containers"] = [sized(gpu="2", cpu="1", memory="1Gi")]
+    asked = request(obj, namespace="ai-inference")
+    placing = {**rule, "priorityClassName": None, "pools": None}
+    message = judge(asked, policy(placing, contact="#gpu-platform"), seed).message
+    holders = "realtime-inference-demo uses 2, gpu-inference-kind-demo uses 1"
+    assert (
+        message
+        == f"""\
+GPU quota exceeded in namespace ai-inference (rule inference): asks for 2, free 1 of 4
+  asks for   2 nvidia.com/gpu  (1 replica x 2)
+  in use     3 of 4            (ResourceQuota inference-gpu-quota)
+  free       1
+  to fix     ask for at most 1 GPU per replica, or free 1: {holders}
+  contact    #gpu-platform
+  decision   {asked.id}"""
+    )
 
 
 def test_both_languages_tell_the_same_facts() -> None:

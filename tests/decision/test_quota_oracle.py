@@ -17,7 +17,7 @@ from webhook.cluster.snapshot import Snapshot
 from webhook.decision.engine import judge
 from webhook.decision.result import Decision
 
-wide = settings(max_examples=150, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+wide = settings(max_examples=60, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
 EVERYTHING = policy(
     rule={"name": "all", "namespaceSelector": {}, "priorityClassName": None, "pools": None}, appliesTo="allWorkloads"
 )

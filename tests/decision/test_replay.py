@@ -17,7 +17,7 @@ from webhook.decision.result import Decision
 from webhook.policy.active import Policy
 
 wide = settings(
-    max_examples=100,
+    max_examples=40,
     deadline=None,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

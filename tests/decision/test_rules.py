@@ -43,7 +43,7 @@ from webhook.policy.active import Policy
 FULL = quota(gpu=("1", "1"))
 STRICT = {"quota": {"onUnknown": "deny"}, "onUnplaced": "deny"}
 RS_USER = controller("replicaset-controller")
-wide = settings(max_examples=60, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+wide = settings(max_examples=25, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
 
 
 def answer(obj: Json, *objects: Json, rule: Json | None = None, options: Json | None = None, **more: Any) -> Decision:
@@ -417,6 +417,14 @@ class TestPlacement:
         assert decision.verdict == ("deny" if denied and mode == "enforce" else "allow")
         assert decision.would == ("deny" if denied and mode == "warn" else None)
         assert bool(decision.warnings) == (mode != "audit" and decision.verdict != "deny")
+
+    def test_nothing_is_told_of_what_was_not_added(self) -> None:
+        wrong = workload(nodeSelector={"zone": "a"}, priorityClassName="gpu-high")
+        empty = {"pools": ["b200"]}
+        assert (codes(answer(wrong, rule=empty)), answer(wrong, rule=empty).warnings) == (["PriorityConflict"], ())
+        warned = answer(wrong, rule=empty, options={"mode": "warn"})
+        assert set(codes(warned)) == {"PriorityConflict", "PoolInjected", "PoolEmpty"}
+        assert len(warned.warnings) == 2
 
     def test_audit_mode_says_nothing_even_without_a_judgement(self) -> None:
         assert unjudged(request(workload()), policy(mode="audit"), "OverBudget", "late").warnings == ()

@@ -492,7 +492,7 @@ class _Judgement:
             would=would,
             rule=self.rule.name if self.rule else None,
             mode=self.mode,
-            findings=self.notes.findings_of(enforced),
+            findings=self.notes.findings_of(enforced == "deny" and verdict != "patch"),
             warnings=wording.warnings(self.notes, self.mode, verdict),
             patch=patch if verdict == "patch" else (),
             message=message,

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import msgspec
 
-from webhook.decision.finding import Note, Notes
+from webhook.decision.finding import Note, Notes, speaks_of_injection
 from webhook.decision.occupancy import Waiting
 from webhook.k8s.quantity import Quantity, counts_bytes, human, whole
 from webhook.language import say
@@ -261,7 +261,10 @@ def warnings(notes: Notes, mode: Mode, verdict: str) -> tuple[str, ...]:
     """What the user is told beside the verdict, most important first; in audit mode nothing (DESIGN 5.1)."""
     if mode == "audit":
         return ()
-    told = [each for each in notes.items if each.level == "warn" or (each.level == "deny" and verdict != "deny")]
+    denied = verdict == "deny"
+    told = [each for each in notes.items if each.level == "warn" or (each.level == "deny" and not denied)]
+    if denied:
+        told = [each for each in told if not speaks_of_injection(each.code)]
     if not told:
         return ()
     ranked = sorted(told, key=lambda each: (each.level != "deny", _RANK.get(each.code, 9)))
