@@ -1,4 +1,4 @@
-"""`make bench`: measure everything that has a bar, print a table, write `bench/results.json`.
+"""`make bench`: measure everything that has a bar, print a table, write `bench/results.json` and `bench/results.md`.
 
 With `--guard` only what compares two things measured here counts, with generous limits: exit status 1 if one of them
 has become far worse. That holds on any machine, and so in CI.
@@ -64,6 +64,7 @@ def main() -> int:
     OUT.mkdir(exist_ok=True)
     result = {"machine": machine(), "seconds": round(time.monotonic() - start), "rows": [row.as_json() for row in rows]}
     (OUT / "results.json").write_text(json.dumps(result, indent=2) + "\n")
+    (OUT / "results.md").write_text(markdown(rows))
     worse = [row for row in rows if row.is_ratio and not row.within(GUARD_SLACK)]
     for row in worse if chosen.guard else ():
         console.print(f"[red]{row.name}: {shown(row.value)} {row.unit} is far beyond {shown(row.bar)}[/red]")
@@ -77,6 +78,15 @@ def table(rows: list[Row]) -> Table:
         verdict = "[green]reached[/green]" if row.reached else "[red]missed[/red]"
         made.add_row(row.name, f"{shown(row.value)} {row.unit}", bar, verdict, row.detail)
     return made
+
+
+def markdown(rows: list[Row]) -> str:
+    """The table of `docs/performance.md`."""
+    lines = ["| what | measured | must reach | |", "|---|---|---|---|"]
+    for row in rows:
+        bar = f"{'>=' if row.at_least else '<='} {shown(row.bar)} {row.unit}"
+        lines.append(f"| {row.name} | {shown(row.value)} {row.unit} | {bar} | {row.detail} |")
+    return "\n".join(lines) + "\n"
 
 
 def shown(value: float) -> str:

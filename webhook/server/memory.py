@@ -1,4 +1,4 @@
-"""Give the memory of large reviews back: glibc would keep it, once for each thread that ever served one."""
+"""Give the memory of large reviews back: glibc would keep it, once for each heap that ever served one."""
 
 import ctypes
 import gc
@@ -12,8 +12,8 @@ _M_ARENA_MAX: Final = -8
 LARGE: Final = 256 * 1024
 """Bytes from which a review is large: the heaps that it grew are trimmed once it is over."""
 KEPT: Final = 16 * 1024 * 1024
-"""Bytes that a heap may keep between large reviews in a row, and from which a buffer is mapped by itself: fresh pages for
-each of them would cost more than reading them. Setting it also keeps glibc from raising it as it sees fit."""
+"""Bytes that a heap may keep between large reviews in a row, and from which a buffer is mapped by itself: fresh pages
+for each of them would cost more than reading them. Setting it also keeps glibc from raising it as it sees fit."""
 ARENAS: Final = 1
 """Heaps for all threads together. With the interpreter's lock more of them only keep more freed memory, and the ends of
 all but the first are never trimmed."""

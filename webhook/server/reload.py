@@ -1,4 +1,7 @@
-"""The policy in force, replaced while serving: looked at every second, swapped whole, the last good one kept (B71)."""
+"""The policy in force, replaced while serving: looked at every second, swapped whole, the last good one kept (B71).
+
+Half a YAML file is often a whole policy with fewer rules. What two looks in a row have seen is no longer being written.
+"""
 
 import hashlib
 import logging
@@ -14,7 +17,7 @@ from webhook.policy.problem import PolicyError
 log = logging.getLogger(__name__)
 
 LOOK_EVERY: Final = 1.0
-"""Seconds between two looks at the folder; a change is live after at most a few of them."""
+"""Seconds between two looks at the folder; a change is live after two of them."""
 
 _SUFFIXES: Final = (".yaml", ".yml")
 
@@ -31,7 +34,7 @@ class PolicyFolder:
         self._directory = directory
         self._own_namespace = own_namespace
         self._loader = loader
-        self._signature = content_signature(directory)
+        self._signature = self._seen = content_signature(directory)
         self.policy = loader(directory, own_namespace)
         self.error: str | None = None
         """Why the files that lie there now are not in force; None while they are."""
@@ -62,9 +65,13 @@ class PolicyFolder:
             self._thread.join()
 
     def look(self) -> None:
-        """Take over what lies in the folder if it changed and is good; never raises."""
+        """Take over what lies in the folder if it changed, is whole and is good; never raises.
+
+        Whole is what lay there at the last look already.
+        """
         signature = content_signature(self._directory)
-        if signature == self._signature:
+        before, self._seen = self._seen, signature
+        if signature == self._signature or signature != before:
             return
         try:
             policy = self._loader(self._directory, self._own_namespace)

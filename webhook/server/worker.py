@@ -26,7 +26,7 @@ HANDSHAKE: Final = 2.0
 REQUEST: Final = 10.0
 """Seconds from the first byte of a request to its last."""
 RECORD: Final = 16 * 1024
-"""Bytes in a TLS record at most. No read returns more than one, so a larger buffer would only be made and thrown away."""
+"""Bytes in a TLS record at most. No read returns more than one: a larger buffer would only be made and thrown away."""
 SPARE: Final = 16
 """File descriptors kept free for everything else when there are not enough for all connections."""
 LINGER: Final = 0.5
