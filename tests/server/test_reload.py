@@ -45,8 +45,14 @@ def plain(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def name_after_look(folder: PolicyFolder) -> str:
+def look(folder: PolicyFolder) -> None:
+    """As often as it takes for a change to be live."""
     folder.look()
+    folder.look()
+
+
+def name_after_look(folder: PolicyFolder) -> str:
+    look(folder)
     return folder.policy.name
 
 
@@ -74,10 +80,10 @@ def test_b71_a_plain_folder_of_several_files(plain: Path) -> None:
     (plain / "pricing.yml").write_text(
         "apiVersion: gpu.platform/v1\nkind: GpuPricing\nmetadata: {name: p}\nspec: {default: 3.0}\n"
     )
-    folder.look()
+    look(folder)
     assert folder.policy.pricing is not None
     (plain / "pricing.yml").unlink()
-    folder.look()
+    look(folder)
     assert folder.policy.pricing is None
 
 
@@ -89,7 +95,7 @@ def test_b71_an_invalid_policy_keeps_the_last_good_one_and_says_so_once(
     (plain / "policy.yaml").write_text(document("two").replace("priorityClassName", "prorityClassName"))
     with caplog.at_level(logging.INFO):
         for _ in range(3):
-            folder.look()
+            look(folder)
     assert folder.policy is good
     assert folder.error is not None
     assert "prorityClassName" in folder.error
@@ -112,16 +118,32 @@ def test_b71_missing_or_half_written_files_keep_the_last_good_one(plain: Path, h
         plain.rename(plain.with_name("elsewhere"))
     else:
         path.write_bytes({"half": document().encode()[:90], "empty": b"", "binary": b"\xff\x00\xfe"}[harm])
-    folder.look()
+    look(folder)
     assert folder.policy is good
     assert folder.error
+
+
+def test_b71_half_a_file_that_is_a_policy_with_fewer_rules_never_takes_effect(plain: Path) -> None:
+    """A writer that pauses between two writes: at the pause the file is good YAML and a good policy."""
+    folder = PolicyFolder(plain)
+    whole = document("two") + "    - name: second\n      namespaceSelector: {}\n"
+    with (plain / "policy.yaml").open("w") as file:
+        file.write(document("two"))
+        file.flush()
+        folder.look()
+        assert folder.policy.name == "one"
+        file.write(whole.removeprefix(document("two")))
+    folder.look()
+    assert folder.policy.name == "one", "it has just changed again"
+    folder.look()
+    assert (folder.policy.name, len(folder.policy.rules), folder.changes) == ("two", 2, 1)
 
 
 def test_b69_duplicate_keys_never_take_effect(plain: Path) -> None:
     folder = PolicyFolder(plain)
     good = folder.policy
     (plain / "policy.yaml").write_text(document("two") + "      priorityClassName: other\n")
-    folder.look()
+    look(folder)
     assert folder.policy is good
     assert folder.error
 
@@ -138,7 +160,7 @@ def test_what_was_read_in_the_middle_of_a_change_is_read_again(plain: Path) -> N
 
     folder = PolicyFolder(plain, loader=flaky)
     (plain / "policy.yaml").write_text(document("two"))
-    folder.look()
+    look(folder)
     assert folder.policy.name == "one"
     assert name_after_look(folder) == "three"
 
@@ -154,7 +176,7 @@ def test_a_fault_of_the_loader_does_not_end_the_watch(plain: Path) -> None:
 
     folder = PolicyFolder(plain, loader=broken)
     (plain / "policy.yaml").write_text(document("two"))
-    folder.look()
+    look(folder)
     assert folder.error is not None
     assert "ZeroDivisionError" in folder.error
 
@@ -201,7 +223,7 @@ def test_no_reader_ever_sees_half_a_policy(plain: Path, watched: tuple[PolicyFol
         staged = plain / ".staged"
         staged.write_text(document(f"p{number}", f"class-of-p{number}"))
         staged.replace(plain / "policy.yaml")
-        folder.look()
+        look(folder)
     done.set()
     for thread in readers:
         thread.join()
