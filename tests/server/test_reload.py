@@ -1,12 +1,22 @@
 """The policy changes while it serves: whole, soon, and never for the worse (B71, B69, rule 7)."""
 
+import base64
+import json
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tests.server.clients import Answer
+from tests.server.conftest import golden
+from tests.server.serving import Serving, wait_until
+from webhook.audit.replay import BATCH, replay
+from webhook.certs.issue import LocalFiles
+from webhook.policy.load import load as load_policy
 from webhook.policy.problem import PolicyError
 from webhook.server import reload
 from webhook.server.reload import PolicyFolder, lone_mounts
@@ -229,6 +239,59 @@ def test_no_reader_ever_sees_half_a_policy(plain: Path, watched: tuple[PolicyFol
         thread.join()
     assert torn == []
     assert folder.changes > 0
+
+
+SHIPPED = (Path(__file__).parents[2] / "policies" / "default.yaml").read_text()
+VERSIONS = {
+    "gpu-training": ("training", SHIPPED),
+    "gpu-batch-low": ("h100", SHIPPED.replace("gpu-training", "gpu-batch-low").replace("[training]", "[h100]")),
+}
+"""Injected class -> injected pool and text: two policies that differ in both."""
+
+
+def test_b71_reload_under_load_no_error_and_no_request_judged_by_half_a_policy(
+    tmp_path: Path, files: LocalFiles
+) -> None:
+    """A mounted ConfigMap is swapped again and again while four clients ask on kept connections."""
+    root = tmp_path / "mounted"
+    mount(root, "0", VERSIONS["gpu-training"][1])
+    answers: list[Answer] = []
+    stop = threading.Event()
+    with Serving(tmp_path, files, root) as serving, serving.client() as client:
+
+        def load() -> None:
+            with serving.client() as mine:
+                while not stop.is_set():
+                    answers.append(mine.post("/mutate", golden("pod-create")))
+
+        with ThreadPoolExecutor(4) as clients:
+            loads = [clients.submit(load) for _ in range(4)]
+            try:
+                for number, name in enumerate(("gpu-batch-low", "gpu-training", "gpu-batch-low"), start=1):
+                    mount(root, str(number), VERSIONS[name][1])
+                    wait_until(lambda name=name: placed(client.post("/mutate", golden("pod-create")))[0] == name, 5)
+            finally:
+                stop.set()
+            for each in loads:
+                each.result()
+    assert {placed(answer) for answer in answers} == {(name, pool) for name, (pool, _) in VERSIONS.items()}
+    records = [line for path in serving.audit.glob("*.jsonl") for line in path.read_bytes().splitlines()]
+    for version, (_, text) in VERSIONS.items():
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "policy.yaml").write_text(text)
+    old, new = (load_policy(tmp_path / version) for version in VERSIONS)
+    [found] = replay(records[:BATCH], new, old)
+    assert found.in_force == found.judged == min(len(records), BATCH)
+    assert found.mismatches == []
+
+
+def placed(answer: Answer) -> tuple[str, str]:
+    """The class and the pool that an answer injects."""
+    assert answer.status == 200
+    patch = json.loads(base64.b64decode(answer.json["response"]["patch"]))
+    [name] = [each["value"] for each in patch if each["path"] == "/spec/priorityClassName"]
+    [pool] = re.findall(r'"key": "gpu.platform/pool", "operator": "In", "values": \["([^"]+)"\]', json.dumps(patch))
+    return name, pool
 
 
 def test_b71_a_lone_bind_mount_is_warned_of(plain: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
