@@ -16,7 +16,7 @@ from webhook.k8s import limit_range, pod_resources, quota, workloads
 from webhook.k8s.objects import PodSpec, ResourceQuota
 from webhook.k8s.quantity import Quantity, canonical, human, parse
 from webhook.k8s.quota import Demand, PodUse
-from webhook.language import Language, say
+from webhook.language import Language, catalogue, say
 from webhook.policy.active import Policy
 from webhook.policy.model import Rule
 
@@ -61,7 +61,7 @@ def ask(request: Request, new: Subject, old: Subject | None, facts: Answers, pol
     old_spec = limit_range.apply(old.spec, limit_ranges) if old is not None else None
     old_use = quota.spec_use(old_spec) if old_spec is not None else None
     old_pods = _old_pods(old)
-    gpu_keys = [key for key in use.usage if key.startswith(_REQUESTS) and policy.is_gpu(key[len(_REQUESTS) :])]
+    gpu_keys = policy.gpu_keys(use.usage)
     wanted = pods or 0 if new.kind == "CronJob" or not idle else now_wanted
     gpu = {key: use.usage[key] * wanted for key in gpu_keys}
     asks = gpu
@@ -136,7 +136,9 @@ def _spelled(amounts: Mapping[str, Quantity]) -> dict[str, str]:
 def _note(request: Request, new: Subject, pods: int) -> Note | None:
     if new.workload is None or new.kind == "DaemonSet" or not new.name or new.name.endswith("*"):
         return None
-    workload = new.workload
+    # managedFields would keep the whole body of the review in memory for as long as the note
+    metadata = msgspec.structs.replace(new.workload.metadata, managed_fields=msgspec.UNSET, annotations=None)
+    workload = msgspec.structs.replace(new.workload, metadata=metadata)
     return Note(request.namespace, new.kind, new.name, workload.metadata.uid, pods, workload, request.now)
 
 
@@ -155,10 +157,8 @@ class Placed(msgspec.Struct, frozen=True):
     rolls: bool
 
 
-def note_claims(ask: Ask, quotas: Sequence[ResourceQuota] | None, notes: Notes, language: Language) -> None:
+def note_claims(quotas: Sequence[ResourceQuota] | None, notes: Notes, language: Language) -> None:
     """Devices asked for through claims are in no sum of ours: never a silent 0 (R15, Q25, B43)."""
-    if not ask.spec.resource_claims:
-        return
     for each in quotas or ():
         keys = [key for key in each.spec.hard or {} if ".deviceclass.resource." in key or "resourceclaims" in key]
         if keys:
@@ -197,7 +197,9 @@ class _Check:
     ) -> None:
         self.ask = ask
         self.placed = placed
-        self.use = msgspec.structs.replace(ask.use, priority_class=placed.priority_class)
+        self.use = ask.use
+        if placed.priority_class != ask.use.priority_class:
+            self.use = msgspec.structs.replace(ask.use, priority_class=placed.priority_class)
         self.request = request
         self.rule = rule
         self.policy = policy
@@ -276,7 +278,7 @@ class _Check:
         return self.checks_all or self._is_gpu(key)
 
     def _is_gpu(self, key: str) -> bool:
-        return key.startswith(_REQUESTS) and self.policy.is_gpu(key[len(_REQUESTS) :])
+        return bool(self.policy.gpu_keys((key,)))
 
     def _surge(self) -> int:
         """Pods that a rollout makes beyond the wanted number, 0 if this request starts none (W2-W5)."""
@@ -508,13 +510,13 @@ class _Check:
                 freed = held.freeing(key)
                 if freed and held.of(key) + freed + amount > hard:
                     unit = wording.amount(freed, key, self._is_gpu(key), self._say)
-                    text = self._say("freeing", amount=unit, holders=", ".join(held.freeing_names))
+                    text = self._say("freeing", amount=unit, holders=", ".join(held.freeing_names()))
                     self.notes.add("QuotaFreeing", text, "warn")
                     return
 
     def _say(self, key: str, /, **values: object) -> str:
-        base = {"namespace": self.request.namespace, "rule": self.rule.name, **values}
-        return say(self.language, f"decision.{key}", **base)
+        text = catalogue(self.language)[f"decision.{key}"]
+        return text.format(**{"namespace": self.request.namespace, "rule": self.rule.name, **values})
 
 
 class _Taken:
@@ -525,9 +527,8 @@ class _Taken:
         self._own = (new.kind, new.name)
         self._live = [pod for pod in occupancy.pods or () if quota.matches_scopes(each, pod)]
         self._gaps = [gap for gap in occupancy.waiting if gap.young and quota.matches_scopes(each, gap.use)]
-        self._freeing = [pod for pod in self._live if pod.name in occupancy.freeing]
+        self._freeing = [pod for pod in self._live if pod.name in occupancy.freeing] if occupancy.freeing else []
         self._has_pods = occupancy.pods is not None and not new.is_pod
-        self.freeing_names = [pod.name for pod in self._freeing][:3]
 
     def of(self, key: str) -> Quantity:
         """Taken of one key, in its own unit."""
@@ -539,6 +540,9 @@ class _Taken:
 
     def freeing(self, key: str) -> Quantity:
         return self._charge(self._freeing, key)
+
+    def freeing_names(self) -> list[str]:
+        return [pod.name for pod in self._freeing[:3]]
 
     def holders(self, key: str) -> tuple[Holder, ...]:
         """Who else holds the key, largest first."""

@@ -31,6 +31,8 @@ class _RawObject(msgspec.Struct):
     spec: _RawSpec | None = None
 
 
+_ABSENT: tuple[Any, ...] = (None, [])
+
 _decoder = msgspec.json.Decoder(_RawObject)
 
 
@@ -50,10 +52,10 @@ def template_change(
     new_raw, old_raw = _template(request.raw_object), _template(request.raw_old_object)
     if new_raw == old_raw:
         return "same"
-    new_tree, old_tree = _tree(new_raw), _tree(old_raw)
-    if new_tree == old_tree:
+    new_tree, old_tree = msgspec.json.decode(new_raw), msgspec.json.decode(old_raw)
+    if _same(new_tree, old_tree):
         return "same"
-    if _without_placement(new_tree) != _without_placement(old_tree):
+    if not _same(_without_placement(new_tree), _without_placement(old_tree)):
         return "changed"
     stripped = (injected.strip(placement.of(spec), records, pool_label) for spec in (new, old))
     return "dropped" if placement.same(*stripped) else "changed"
@@ -69,18 +71,18 @@ def _template(raw: bytes | None) -> bytes:
     return bytes(spec.template)
 
 
-def _tree(raw: bytes) -> Any:
-    return _pruned(msgspec.json.decode(raw))
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values mean the same to the API server, for which null and an empty list are absence.
 
-
-def _pruned(value: Any) -> Any:
-    """Without nulls and empty lists, which mean the same as absence to the API server."""
-    if isinstance(value, dict):
-        pruned = {key: _pruned(each) for key, each in value.items()}
-        return {key: each for key, each in pruned.items() if each is not None and each != []}
-    if isinstance(value, list):
-        return [_pruned(each) for each in value]
-    return value
+    Templates can be megabytes, nearly all of it equal: what compares equal as it is, is not walked through.
+    """
+    if one == other:
+        return True
+    if isinstance(one, dict) and isinstance(other, dict):
+        return all(_same(one.get(key), other.get(key)) for key in one.keys() | other.keys())
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        return all(map(_same, one, other))
+    return one in _ABSENT and other in _ABSENT
 
 
 def _without_placement(template: Any) -> Any:
