@@ -3,12 +3,15 @@
 import os
 import select
 import threading
+import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 LIMIT = 32 << 20
 """Bytes that may wait for a stalled collector."""
 _BATCH = 1 << 16
+_GATHER = 0.02
+"""Seconds that lines are gathered before a write: a thread woken for every record would cost the reviews more."""
 
 
 class Mirror:
@@ -50,6 +53,7 @@ class Mirror:
 
     def _run(self) -> None:
         while (line := self._queue.get()) is not None:
+            time.sleep(_GATHER)
             batch, ended = self._batch(line)
             data = b"".join(batch)
             try:
