@@ -14,7 +14,7 @@ from webhook.policy.active import Policy
 from webhook.policy.model import GpuPolicy, Metadata, Rule, Selector, Spec
 from webhook.server.app import create_app
 from webhook.server.health import Health
-from webhook.server.judge import Judge
+from webhook.server.judge import BUDGET, Judge
 from webhook.server.metrics import Metrics
 from webhook.server.process import Fixed
 
@@ -70,7 +70,13 @@ def allow(request: Request, _policy: Policy, _facts: Facts, *, fresh_failed: boo
 class Site:
     """An application of stand-ins, and what it left behind."""
 
-    def __init__(self, decide: Any = allow, source: Source | None = None, in_force: Policy | None = None) -> None:
+    def __init__(
+        self,
+        decide: Any = allow,
+        source: Source | None = None,
+        in_force: Policy | None = None,
+        budget: float = BUDGET,
+    ) -> None:
         self.records: list[dict[str, Any]] = []
         self.source = source or Source()
         self.metrics = Metrics()
@@ -79,7 +85,7 @@ class Site:
         self.app = create_app(
             policy=lambda: chosen,
             source=self.source,
-            judge=Judge(self.source, lambda: self.metrics.failed("decide"), decide),
+            judge=Judge(self.source, lambda: self.metrics.failed("decide"), decide, budget),
             ledger=self,
             metrics=self.metrics,
             health=self.health,

@@ -83,6 +83,17 @@ def test_a_fault_while_judging_is_allowed_recorded_and_counted_and_shows_no_trac
     assert site.metric("gpu_webhook_exceptions_total", where="decide") == 1
 
 
+def test_a_brown_out_is_allowed_with_a_warning_and_recorded_as_over_budget() -> None:
+    """A wrong pool that was found too late is let in: no slowness of ours stops a workload (rule 6)."""
+    site = Site(deny, budget=0.0)
+    response = site.post(golden("pod-create")).json["response"]
+    assert response["allowed"] is True
+    assert len(response["warnings"]) == 1
+    [record] = site.records
+    assert (record["verdict"], [each["code"] for each in record["findings"]]) == ("allow", ["OverBudget"])
+    assert site.metric("gpu_webhook_decisions_total", verdict="allow", code="OverBudget") == 1
+
+
 def test_a_fault_while_recording_still_answers_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site()
     monkeypatch.setattr("webhook.audit.record.encode", lambda *_: 1 / 0)
