@@ -33,7 +33,7 @@ def test_the_webhook_may_watch_what_it_watches_and_list_pods_and_nothing_else(ob
 
 
 def test_the_exporter_sees_pods_and_events_too_and_logs_only_of_our_pods(objects: Objects) -> None:
-    expected = {f"{kind.group}/{kind.plural}": READ for kind in live.WATCHED}
+    expected = {f"{kind.group}/{kind.plural}": {"list", "watch"} for kind in live.WATCHED}
     assert grants(one(objects, "ClusterRole", "gpu-webhook-exporter")) == expected
     role = one(objects, "Role", "gpu-webhook-exporter")
     assert role["metadata"]["namespace"] == "gpu-webhook"

@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.cluster import fake_api
 from tests.cluster.fake_api import FakeApi, Handler, eventually, gone, quick_backoff, silent, status, stream
@@ -12,6 +14,7 @@ from webhook.cluster import reflector
 from webhook.exporter.live import WATCHED, LiveSource
 
 PODS, EVENTS = "/api/v1/pods", "/api/v1/events"
+RBAC = Path(__file__).parents[2] / "deploy" / "base" / "rbac.yaml"
 
 
 @pytest.fixture
@@ -110,3 +113,28 @@ def test_workloads_know_their_kind(fake: FakeApi, source: Callable[[], LiveSourc
     assert [(one.kind, one.metadata.name) for one in source().view().workloads] == [("Deployment", "d")]
     assert len(WATCHED) == len({kind.name for kind in WATCHED}) == 13
     assert json.dumps([kind.plural for kind in WATCHED])
+
+
+def test_it_asks_for_what_its_cluster_role_grants_and_nothing_else(
+    fake: FakeApi, source: Callable[[], LiveSource]
+) -> None:
+    source()
+    watched = {kind.path() for kind in WATCHED}
+    eventually(lambda: watched <= {path for _, path, query in list(fake.requests) if query.get("watch")})
+    plurals = {kind.path(): (kind.group, kind.plural) for kind in WATCHED}
+    asked: dict[tuple[str, str], set[str]] = {}
+    for method, path, query in fake.requests:
+        assert method == "GET"
+        asked.setdefault(plurals[path], set()).add("watch" if query.get("watch") else "list")
+    (role,) = [
+        each
+        for each in yaml.safe_load_all(RBAC.read_text(encoding="utf-8"))
+        if (each["kind"], each["metadata"]["name"]) == ("ClusterRole", "gpu-webhook-exporter")
+    ]
+    granted = {
+        (group, plural): set(rule["verbs"])
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for plural in rule["resources"]
+    }
+    assert asked == granted
