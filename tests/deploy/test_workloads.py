@@ -173,6 +173,8 @@ def test_prometheus_selects_our_services(combine: Callable[..., Objects]) -> Non
         service = one(objects, "Service", name)
         assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
         assert monitor["endpoints"][0]["port"] in {port["name"] for port in service["spec"]["ports"]}
+    assert one(objects, "PrometheusRule", "gpu-webhook")["metadata"]["namespace"] == "gpu-webhook"
+    assert one(objects, "ConfigMap", "gpu-webhook-grafana-dashboard")["metadata"]["namespace"] == "gpu-webhook"
 
 
 def test_image_is_built_in_two_stages_and_runs_as_nobody() -> None:
@@ -183,6 +185,7 @@ def test_image_is_built_in_two_stages_and_runs_as_nobody() -> None:
     assert lines[stages[1]].endswith("-slim")
     assert "USER 65532:65532" in final
     assert not any("pip install" in line or "apt-get" in line for line in final)
+    assert any("pip uninstall" in line and line.endswith("setuptools wheel pip \\") for line in final)
     assert [line for line in final if line.startswith("COPY") and "--from=build" not in line] == [
         "COPY policies /etc/gpu-webhook/policy"
     ]
