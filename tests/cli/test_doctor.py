@@ -65,7 +65,7 @@ def test_a_failure_is_printed_with_its_fix_and_ends_with_1(tmp_path: Path) -> No
     assert result.exit_code == 1
     assert (
         "FAIL  there is no MutatingWebhookConfiguration gpu-webhook: nothing is placed  [registered]\n"
-        "      fix: gpu-webhook manifests | kubectl apply -f -\n"
+        "      fix: kubectl apply -k YOUR-OVERLAY; its registration is what `gpu-webhook manifests` prints\n"
     ) in result.stdout
 
 
@@ -223,6 +223,19 @@ def test_b54_a_certificate_with_little_time_left(installed: Installed) -> None:
     assert ("FAIL", "pod gpu-webhook-a: the certificate it serves ends in 0.0 days (300 s)") in by_check(
         result, "replica"
     )
+
+
+def test_b55_a_secret_that_holds_no_certificate(installed: Installed) -> None:
+    """The pods keep the pair that they have, so nothing else tells before one restarts."""
+    installed.serve(Pair(b"garbage", b"garbage"))
+    result = live(installed)
+    assert result.exit_code == 1
+    assert by_check(result, "served") == [
+        (
+            "FAIL",
+            "Secret gpu-webhook/gpu-webhook-tls, tls.crt: holds no certificate, so no pod that starts now can serve",
+        )
+    ]
 
 
 def test_a_secret_that_we_may_not_read_is_a_warning(installed: Installed) -> None:

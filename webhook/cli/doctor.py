@@ -132,7 +132,10 @@ def _served(api: "Api", installation: "Installation", secret: str) -> "Iterator[
         return
     try:
         title, leaf = _leaf(api, installation, secret)
-    except (OSError, ValueError) as error:
+    except ValueError as error:
+        yield Line("FAIL", "served", str(error), RENEW)
+        return
+    except OSError as error:
         fix = "run doctor inside the cluster, or as a user who may read that Secret"
         yield Line("WARN", "served", f"the serving certificate cannot be seen from here: {error}", fix)
         return
@@ -174,7 +177,7 @@ def _names_called(installation: "Installation") -> set[str]:
 def _leaf(api: "Api", installation: "Installation", secret: str) -> "tuple[str, Certificate]":
     """What the server sends, where it can be reached from here, else what its Secret holds.
 
-    Raises OSError or ValueError that says why neither can be seen.
+    Raises OSError that says why neither can be seen, ValueError when what is there is no certificate.
     """
     import base64
     import os
@@ -197,7 +200,10 @@ def _leaf(api: "Api", installation: "Installation", secret: str) -> "tuple[str, 
         raise OSError(str(error)) from error
     data: dict[str, Any] = msgspec.json.decode(body).get("data") or {}
     title = f"Secret {installation.namespace}/{secret}, tls.crt"
-    return title, read_certificates(base64.b64decode(data.get("tls.crt", "")))[0]
+    try:
+        return title, read_certificates(base64.b64decode(data.get("tls.crt") or ""))[0]
+    except ValueError:
+        raise ValueError(f"{title}: holds no certificate, so no pod that starts now can serve") from None
 
 
 # -- printing ---------------------------------------------------------------------------------------------------------

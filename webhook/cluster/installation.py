@@ -38,7 +38,8 @@ EXAMINED = (
     *(kinds.WORKLOAD_KINDS["Deployment"], kinds.WORKLOAD_KINDS["DaemonSet"], MUTATING, VALIDATING),
 )
 """What is read of a live cluster."""
-REGISTER = "gpu-webhook manifests | kubectl apply -f -"
+REGISTER = "kubectl apply -k YOUR-OVERLAY; its registration is what `gpu-webhook manifests` prints"
+"""Not `manifests | kubectl apply -f -`: that would take away cert-manager's annotation and the fail-closed entries."""
 SHOWN = 5
 """Names in one line; more are counted."""
 
