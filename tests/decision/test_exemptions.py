@@ -158,6 +158,7 @@ class TestBreakGlass:
 
     def test_without_a_reason_it_is_nothing(self) -> None:
         assert answer(broken(WRONG, ""), user=SRE).verdict == "deny"
+        assert answer(broken(WRONG, "  "), user=SRE).verdict == "deny"
 
     def test_an_earlier_end_is_kept(self) -> None:
         earlier = "break-glass/2026-12-01T21:00:00Z"

@@ -1,6 +1,7 @@
 """The JSON Schema: generated from the types, committed, and accepting exactly what the loader accepts."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import jsonschema
 import pytest
 import yaml
 
+from webhook.policy.convert import FORMS
 from webhook.policy.schema import schema, schema_text
 
 POLICIES = Path(__file__).parents[2] / "policies"
@@ -63,3 +65,9 @@ def test_it_refuses_what_the_loader_refuses(change: dict[str, Any], said: str) -
     jsonschema.validate(document, schema())
     with pytest.raises(jsonschema.ValidationError, match=said):
         jsonschema.validate(json.loads(json.dumps(document | change)), schema())
+
+
+def test_every_pattern_has_words_of_its_own() -> None:
+    """A regular expression is for editors; people are told what to write."""
+    patterns = re.findall(r'"pattern": "([^"]+)"', schema_text())
+    assert set(patterns) == set(FORMS)

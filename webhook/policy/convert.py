@@ -17,11 +17,14 @@ import yaml
 from msgspec import inspect
 
 from webhook.language import Language, say
+from webhook.policy.model import DURATION, NO_SLASH
 from webhook.policy.problem import Place, Places, PolicyError, Problem
 
 MAX_VALUES = 30_000
 """Values in one document with its anchors expanded: a bomb of a few lines stops here."""
 MAX_DEPTH = 60
+FORMS = {NO_SLASH: "has_slash", DURATION: "bad_max_age"}
+"""Patterns of the types and the messages that say in words what they want."""
 
 T = TypeVar("T")
 _TAG = "tag:yaml.org,2002:"
@@ -149,7 +152,9 @@ class _Conversion:
         return _WRONG if _WRONG in found.values() else found
 
     def _misspelt(self, node: yaml.MappingNode, name: str, fields: Mapping[str, Any]) -> bool:
-        """Whether an unknown key is probably the missing one: then one problem is enough."""
+        """Whether an unknown key is probably the missing one, or a merge key brings it: then one problem is enough."""
+        if any(key.tag == _TAG + "merge" for key, _ in node.value):
+            return True
         written = [key.value for key, _ in node.value if isinstance(key.value, str)]
         return name in written or nearest(name, (key for key in written if key not in fields)) is not None
 
@@ -233,7 +238,7 @@ class _Conversion:
         if type_.max_length is not None and len(value) > type_.max_length:
             return self.problem(node, path, "long_text", length=len(value), limit=type_.max_length)
         if type_.pattern and not re.search(type_.pattern, value):
-            return self.problem(node, path, "bad_form", found=_short(value), pattern=type_.pattern)
+            return self.problem(node, path, FORMS[type_.pattern], value=_short(value))
         return value
 
     def _time(self, node: yaml.ScalarNode, path: str) -> Any:
@@ -280,8 +285,11 @@ class _Conversion:
         elif isinstance(type_, inspect.StrType) and isinstance(node, yaml.ScalarNode):
             hint = self._quote(node)
         found = say(self.language, f"policy.type_{_node_name(node)}")
-        text = f" {_excerpt(node)}" if isinstance(node, yaml.ScalarNode) else ""
-        return self.problem(node, path, "wrong_type", hint=hint, expected=expected, found=found + text)
+        if node.tag == _TAG + "bool":  # "true or false true" would be no help
+            found = _excerpt(node)
+        elif isinstance(node, yaml.ScalarNode):
+            found += f" {_excerpt(node)}"
+        return self.problem(node, path, "wrong_type", hint=hint, expected=expected, found=found)
 
     def _quote(self, node: yaml.Node) -> str:
         return say(self.language, "policy.quote_hint", value=f'"{_excerpt(node)}"')

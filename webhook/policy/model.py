@@ -9,6 +9,8 @@ from msgspec import Meta, field
 
 from webhook.k8s.objects import LabelSelector
 
+NO_SLASH = "^[^/]+$"
+DURATION = "^([0-9]+(s|m|h|d))+$"
 API_VERSION = "gpu.platform/v1"
 
 Mode = Literal["enforce", "warn", "audit"]
@@ -112,7 +114,7 @@ class Exemption(Document, frozen=True):
 
     name: Annotated[
         str,
-        Meta(description="Written into gpu.platform/exempt and into the record.", pattern="^[^/]+$", max_length=63),
+        Meta(description="Written into gpu.platform/exempt and into the record.", pattern=NO_SLASH, max_length=63),
     ]
     reason: Annotated[str, Meta(description="Why; printed in the record.")] = ""
     users: Annotated[tuple[str, ...], Meta(description="User names, exactly as the API server knows them.")] = ()
@@ -127,7 +129,7 @@ class BreakGlass(Document, frozen=True):
 
     groups: Annotated[tuple[str, ...], Meta(description="Groups whose gpu.platform/break-glass is honoured.")] = ()
     max_age: Annotated[
-        str, Meta(description="How long it lasts, say 4h or 1h30m.", pattern="^([0-9]+(s|m|h|d))+$", max_length=20)
+        str, Meta(description="How long it lasts, say 4h or 1h30m.", pattern=DURATION, max_length=20)
     ] = "4h"
 
     @property
