@@ -49,6 +49,11 @@ class Table(Generic[T]):
         at = bisect_left(members, name, key=self._name)
         return members[at] if at < len(members) and self._name(members[at]) == name else None
 
+    def only(self, name: str) -> T | None:
+        """The object of a group that holds one at most, as those made `by_name` do."""
+        members = self.group(name)
+        return members[0] if members else None
+
     def find(self, item: T) -> T | None:
         """The object that has the same key as `item`."""
         return self.get(*self._key(item))

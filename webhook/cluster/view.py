@@ -42,7 +42,7 @@ class Nodes:
         self._sizes: dict[str, dict[str, int]] = {}
 
     def labels(self, node: str) -> Labels | None:
-        found = self.table.get(node, node)
+        found = self.table.only(node)
         return None if found is None else found.metadata.labels or {}
 
     def sizes(self, label: str) -> Mapping[str, int]:
@@ -101,7 +101,7 @@ class View:
 
     def namespace_labels(self, namespace: str) -> Labels | None:
         table = self._state.namespaces
-        found = table.get(namespace, namespace) if table is not None else None
+        found = table.only(namespace) if table is not None else None
         if found is not None:
             return found.metadata.labels or {}
         return self._lookup.namespace_labels(namespace) if self._lookup else None

@@ -9,7 +9,7 @@ from webhook.decision.finding import Note, Notes
 from webhook.decision.injected import Injected
 from webhook.decision.placement import NodeLookup, Placement
 from webhook.k8s.objects import NodeSelectorRequirement, PodSpec, PriorityClass
-from webhook.language import Language, say
+from webhook.language import Language, catalogue
 from webhook.policy.model import Rule
 
 _POOL_CODES = frozenset({"PoolConflict", "NodeNameOutsidePool"})
@@ -27,7 +27,8 @@ class Context(msgspec.Struct, frozen=True):
     class_chosen: bool | None
 
     def say(self, key: str, /, **values: object) -> str:
-        return say(self.language, f"decision.{key}", namespace=self.namespace, rule=self.rule.name, **values)
+        text = catalogue(self.language)[f"decision.{key}"]
+        return text.format(namespace=self.namespace, rule=self.rule.name, **values)
 
 
 def conflicts(spec: PodSpec, path: str, own: Placement, context: Context) -> list[Note]:
@@ -48,20 +49,15 @@ def apply_rule(
     `before` is what the object holds, `own` the same without what we had injected earlier. Conflicts whose code is in
     `kept` are left as they are.
     """
-    after, record = own, Injected(rule=context.rule.name)
-    name = _class_to_inject(before, own, context, "PriorityConflict" in kept, notes)
-    if name is not None:
-        after = msgspec.structs.replace(after, priority_class=name)
-        record = msgspec.structs.replace(record, priority_class=name if name != own.priority_class else None)
-    pools = context.rule.pools
-    if pools and kept.isdisjoint(_POOL_CODES):
-        placed = placement.with_pools(after, context.pool_label, pools)
-        if placed is not after:
-            after, record = placed, msgspec.structs.replace(record, pools=tuple(pools))
-    after, added = placement.with_tolerations(after, context.rule.tolerations)
-    if added:
-        record = msgspec.structs.replace(record, tolerations=tuple(added))
-    return after, record
+    rule = context.rule
+    name = _class_to_inject(before, own, context, "PriorityConflict" in kept, notes) or own.priority_class
+    placed = own
+    if rule.pools and kept.isdisjoint(_POOL_CODES):
+        placed = placement.with_pools(own, context.pool_label, rule.pools)
+    added = placement.missing_tolerations(own, rule.tolerations) if rule.tolerations else ()
+    after = Placement(name, placed.terms, (*own.tolerations, *added))
+    new_class = name if name != own.priority_class else None
+    return after, Injected(rule.name, new_class, None if placed is own else rule.pools, added or None)
 
 
 # -- priority ---------------------------------------------------------------------------------------------------------

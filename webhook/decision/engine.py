@@ -122,6 +122,7 @@ class _Judgement:
         self.facts = facts
         self.row = row
         self.notes = notes
+        self.by_controller = identity.is_w19(request, policy.spec)
         self.mode: Mode = policy.spec.mode
         self.rule: Rule | None = None
         self.patch: list[PatchOperation] = []
@@ -165,9 +166,11 @@ class _Judgement:
         elif self._is_exempt(new, old) or self._is_left_alone(new):
             return
         else:
-            self._place(new, old, rule, identity.is_made_by_controller(self.request, new, self.policy.spec))
+            made = self.by_controller and identity.is_made_by_controller(self.request, new, self.policy.spec)
+            self._place(new, old, rule, made)
         fit.note_resources(ask, self.notes, self.policy.spec.language)
-        fit.note_claims(ask, self.facts.quotas(self.request.namespace), self.notes, self.policy.spec.language)
+        if new.spec.resource_claims:
+            fit.note_claims(self.facts.quotas(self.request.namespace), self.notes, self.policy.spec.language)
         placed = fit.Placed(self._class_of_pods(new), self.change == "changed")
         self.stale = fit.check(ask, placed, self.request, rule, self.policy, self.facts, self.notes)
 
@@ -184,7 +187,7 @@ class _Judgement:
 
     def _is_left_alone(self, new: Subject) -> bool:
         """Pods made for a DaemonSet: its controller chose their node, whatever kinds the policy lists (N15, N16)."""
-        if not identity.is_daemon_pod(self.request, new, self.policy.spec):
+        if not self.by_controller or not identity.is_daemon_pod(self.request, new, self.policy.spec):
             return False
         self.notes.add("ControllerPod", self._say("controller_left"))
         return True
@@ -222,7 +225,7 @@ class _Judgement:
         spec = self.policy.spec
         template = None if new.is_pod else new.pod_metadata
         found = exemptions.of_request(self.request, spec, new.metadata, template)
-        if found is None and identity.may_carry_exemption(self.request, new, spec):
+        if found is None and self.by_controller and identity.may_carry_exemption(self.request, new, spec):
             mark = (new.pod_metadata.annotations or {}).get(EXEMPT)
             found = exemptions.of_mark(mark, spec, self.request.now) if mark else None
         if found is not None:
@@ -244,7 +247,7 @@ class _Judgement:
             return True
         if self.change == "dropped":  # the result will be the old template, with the mark it had
             return False
-        if marked is not None and not identity.is_w19(self.request, self.policy.spec):
+        if marked is not None and not self.by_controller:
             self._annotate(f"{new.row.template}/metadata", new.pod_metadata.annotations, EXEMPT, None, new)
             self.notes.add("ExemptionRemoved", self._say("exemption_removed", annotation=EXEMPT), "warn")
         return False
@@ -305,12 +308,12 @@ class _Judgement:
     ) -> set[str]:
         """Refuse, or note, what stands against the rule; returns the codes of conflicts that are left as they are."""
         rule, kept = context.rule, set()
+        found = [*apply.conflicts(new.spec, new.row.dotted, own, context), *self._node_name(new, context)]
         before = []
-        if old is not None:
+        if found and old is not None:
             old_own = injected.strip(placement.of(old.spec), records, context.pool_label)
             before = [*apply.conflicts(old.spec, old.row.dotted, old_own, context), *self._node_name(old, context)]
-        found = apply.conflicts(new.spec, new.row.dotted, own, context)
-        for conflict in [*found, *self._node_name(new, context)]:
+        for conflict in found:
             on_conflict = rule.on_priority_conflict if conflict.code == "PriorityConflict" else rule.on_pool_conflict
             if controlled:
                 self.notes.add("ControllerPod", self._say("controller_pod", what=conflict.headline))
@@ -359,7 +362,7 @@ class _Judgement:
             label = context.pool_label
             self.notes.add("PoolInjected", context.say("pool_injected", label=label, pools=pools))
             sizes = self.facts.pool_sizes(label)
-            if sizes is not None and not any(sizes.get(pool) for pool in record.pools):
+            if sizes is not None and not any(map(sizes.get, record.pools)):
                 self.notes.add("PoolEmpty", context.say("pool_empty", label=label, pools=pools), "warn")
         if after.tolerations != before.tolerations and record.tolerations:
             keys = ", ".join(each.key or "*" for each in record.tolerations)
@@ -436,9 +439,9 @@ class _Judgement:
 
     def _class_of_pods(self, new: Subject) -> str:
         """The class that the pods will have: injected, their own, or the globalDefault (P16); "" without any."""
-        spec = new.spec
+        spec, path = new.spec, f"{new.row.pod_spec}/priorityClassName"
         for each in self.patch:
-            if each.path == f"{new.row.pod_spec}/priorityClassName":
+            if each.path == path:
                 name = each.value if isinstance(each.value, str) else None
                 spec = msgspec.structs.replace(spec, priority_class_name=name)
         return priority.class_of_pods(spec, self.facts.priority_classes() or {})
@@ -447,7 +450,7 @@ class _Judgement:
 
     def _namespace_unknown(self) -> None:
         namespace = self.request.namespace
-        denies = self.policy.spec.quota.on_unknown == "deny" and not identity.is_w19(self.request, self.policy.spec)
+        denies = self.policy.spec.quota.on_unknown == "deny" and not self.by_controller
         if denies and self._adds_something():
             rows = (("fix", self._say("quota_unknown_fix")),)
             headline = self._say("facts_unknown_labels_deny", namespace=namespace)

@@ -150,16 +150,14 @@ def _field_allows(each: NodeSelectorRequirement, label: str, pool: str, labels_o
 # -- tolerations ------------------------------------------------------------------------------------------------------
 
 
-def with_tolerations(placement: Placement, wanted: Sequence[PolicyToleration]) -> tuple[Placement, list[Toleration]]:
-    """Add the tolerations that none which is there covers; also returns those that were added."""
+def missing_tolerations(placement: Placement, wanted: Sequence[PolicyToleration]) -> tuple[Toleration, ...]:
+    """Those of the wanted tolerations that none which is there covers."""
     added: list[Toleration] = []
     for each in wanted:
         toleration = Toleration(each.key, each.operator, each.value, each.effect, each.toleration_seconds)
         if not any(covers(present, toleration) for present in (*placement.tolerations, *added)):
             added.append(toleration)
-    if not added:
-        return placement, added
-    return msgspec.structs.replace(placement, tolerations=(*placement.tolerations, *added)), added
+    return tuple(added)
 
 
 def covers(present: Toleration, wanted: Toleration) -> bool:

@@ -6,6 +6,7 @@ resource for which any amount is unusable is left out of the answer, because its
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -172,9 +173,16 @@ def _add_init(
 
 def _read(amounts: Quantities | None, read: Callable[[Any], Number], unusable: set[str]) -> dict[str, Number]:
     """A fresh dict of numbers; what cannot be read, or is negative, is noted in `unusable` instead."""
-    numbers: dict[str, Number] = {}
     if not amounts:
-        return numbers
+        return {}
+    try:
+        return dict(zip(amounts, map(read, amounts.values()), strict=True))
+    except (QuantityError, TypeError):
+        return _read_usable(amounts, read, unusable)
+
+
+def _read_usable(amounts: Quantities, read: Callable[[Any], Number], unusable: set[str]) -> dict[str, Number]:
+    numbers: dict[str, Number] = {}
     for name, value in amounts.items():
         try:
             numbers[name] = read(value)
@@ -238,6 +246,9 @@ def _add_problems(found: list[ResourceProblem], container: str, resources: Resou
 def _add_faults(
     found: list[ResourceProblem], container: str, field: Literal["requests", "limits", "overhead"], amounts: Quantities
 ) -> None:
+    with suppress(TypeError):
+        if not any(map(_fault, amounts, amounts.values())):
+            return
     for name, value in amounts.items():
         try:
             reason = _fault(name, value)

@@ -371,11 +371,14 @@ def increase(quota: ResourceQuota, new: Demand, old: Demand | None = None) -> di
 def _more(quota: ResourceQuota, new: Demand, old: Demand | None) -> dict[str, Quantity]:
     """`increase` for a quota that matches the new pods."""
     usage, pods = new.use.usage, new.pods
-    more = {key: usage[key] * pods for key in quota.status.hard or () if usage.get(key)}
+    before: Mapping[str, Quantity] = {}
     if old is not None and old.pods > 0 and matches(quota, old.use):
-        before, old_pods = old.use.usage, old.pods
-        more = {key: amount - before.get(key, 0) * old_pods for key, amount in more.items()}
-    return {key: amount for key, amount in more.items() if amount > 0}
+        before = {key: amount * old.pods for key, amount in old.use.usage.items()}
+    more: dict[str, Quantity] = {}
+    for key in quota.status.hard or ():
+        if key in usage and (amount := usage[key] * pods - before.get(key, 0)) > 0:
+            more[key] = amount
+    return more
 
 
 def charge(quota: ResourceQuota, spec: PodSpec, priority_class: str | None = None) -> ResourceQuota:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -50,7 +50,7 @@ class Policy:
         self.rules = tuple(_activate(rule) for rule in document.spec.rules)
         self.kinds = frozenset(document.spec.workloads)
         self.never_judged = NEVER_JUDGED | ({own_namespace} if own_namespace else set())
-        self._gpu: dict[str, bool] = {}
+        self._counts_gpu = _CountsGpu(self.is_gpu)
 
     def rule_for(self, namespace_labels: Mapping[str, str], pod_labels: Mapping[str, str]) -> Rule | None:
         """The first rule that matches both, else None (finding NoRule)."""
@@ -68,12 +68,24 @@ class Policy:
 
     def is_gpu(self, resource: str) -> bool:
         """Whether a resource name (without `requests.`) is one of `gpuResources`."""
-        known = self._gpu.get(resource)
-        if known is None:
-            known = any(_name_matches(pattern, resource) for pattern in self.spec.gpu_resources)
-            if len(self._gpu) < 1024:  # names come from users; the memory for them must not
-                self._gpu[resource] = known
-        return known
+        return any(_name_matches(pattern, resource) for pattern in self.spec.gpu_resources)
+
+    def gpu_keys(self, keys: Iterable[str]) -> list[str]:
+        """Those of some quota keys that count GPUs: `requests.nvidia.com/gpu`."""
+        return list(filter(self._counts_gpu.__getitem__, keys))
+
+
+class _CountsGpu(dict[str, bool]):
+    """Quota key -> whether it counts GPUs, worked out when a key is first met."""
+
+    def __init__(self, is_gpu: Callable[[str], bool]) -> None:
+        self._is_gpu = is_gpu
+
+    def __missing__(self, key: str) -> bool:
+        counts = key.startswith("requests.") and self._is_gpu(key.removeprefix("requests."))
+        if len(self) < 1024 and len(key) < 512:  # keys come from users; the memory for them must not
+            self[key] = counts
+        return counts
 
 
 def _name_matches(pattern: str, name: str) -> bool:
