@@ -107,7 +107,11 @@ def body(
     code = code or {"deny": "QuotaExceeded", "patch": "PoolInjected", "allow": None}[verdict]
     findings = (Finding(code, message or f"about {number}"),) if code else ()
     patch = (PatchOperation("add", "/spec/priorityClassName", "gpu-training"),) if verdict == "patch" else ()
-    decision = decision_for(request, verdict, rule=rule, findings=findings, patch=patch, gpu={"nvidia.com/gpu": "1"})
+    denial = (
+        f"{findings[0].message}\n  to fix     ask for at most 1\n  decision   {request.id}" if verdict == "deny" else ""
+    )
+    gpu = {"nvidia.com/gpu": "1"}
+    decision = decision_for(request, verdict, rule=rule, message=denial, findings=findings, patch=patch, gpu=gpu)
     return record.encode(request, decision, "default", REVISION, latency_ms)
 
 

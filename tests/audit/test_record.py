@@ -42,6 +42,17 @@ def test_keys_come_in_the_order_of_the_contract() -> None:
     assert written["time"] == "2026-12-01T08:15:30.123Z"
 
 
+def test_a_denial_is_kept_as_the_user_read_it_and_nothing_else_has_the_key() -> None:
+    text = "GPU quota exceeded in namespace ai-training: asks for 2, free 1 of 6\n  to fix     ask for 1"
+    request = golden("pod-create")[0]
+    written = encoded(request, verdict="deny", message=text)
+    assert written["message"] == text
+    assert list(written) == [*KEYS[: KEYS.index("findings")], "message", *KEYS[KEYS.index("findings") :]]
+    line = record.encode(request, decision_for(request, verdict="deny", message=text), "default", REVISION, 1)
+    assert record.decode(line).message == text
+    assert record.decode(body()).message == ""
+
+
 def test_the_ledger_finds_its_place_behind_the_time() -> None:
     assert body()[: record.HEAD_LENGTH].endswith(b'"time":"2026-12-01T08:15:30.123Z"')
 

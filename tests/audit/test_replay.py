@@ -76,6 +76,19 @@ def test_a_record_that_does_not_reproduce_is_listed_as_such() -> None:
     assert found.is_bad_news
 
 
+def test_a_denial_in_other_words_is_a_mismatch_and_one_without_words_is_an_older_record() -> None:
+    wrong = build.request(build.workload("Deployment", "w", 1, nodeSelector={build.POOL: "h100"}))
+    [line] = recorded(POLICY, (wrong, build.cluster()))
+    denial = msgspec.json.decode(line)
+    assert denial["message"].endswith(f"decision   {wrong.id}")
+    assert total([line], POLICY).mismatch_count == 0
+    reworded = {**denial, "message": "no"}
+    [mismatch] = total([msgspec.json.encode(reworded)], POLICY).mismatches
+    assert mismatch.text == "deny in other words"
+    del denial["message"]
+    assert total([msgspec.json.encode(denial)], POLICY).mismatch_count == 0
+
+
 def test_who_would_newly_be_refused_and_with_which_message() -> None:
     job = build.workload("Deployment", "train", 2, {"replicas": 3})
     cluster = build.cluster(build.quota(gpu=("8", "6")))

@@ -3,7 +3,6 @@
 import copy
 import json
 import re
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from tests import needs
 from tests.exporter.samples import NOW, POLICIES, Json, namespace, pod, record, recorded, status
 from webhook.exporter import publish
 from webhook.exporter.collect import Collector
@@ -32,7 +32,6 @@ FLAGS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync"),
 )
-MISSING = "Chromium is not here, so the dashboard was not tested; install it with: apt-get install chromium"
 HOSTILE = '<img src=x onerror="window.hacked=1"></script><script>window.hacked=1</script>\u2028javascript:alert(1)'
 
 CHECKS = (Path(__file__).parent / "page_checks.js").read_text()
@@ -44,9 +43,7 @@ Open = Callable[..., Page]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if executable is None:
-        pytest.fail(MISSING)
+    executable = needs.program("chromium", "apt-get install chromium", "chromium-browser", "google-chrome")
     ARTIFACTS.mkdir(exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, args=list(FLAGS))
@@ -301,6 +298,7 @@ def test_a_click_shows_the_whole_record_and_what_to_change(open_page: Open, busy
     expect(drawer).to_be_visible()
     expect(drawer).to_contain_text("Ask for fewer GPUs")
     expect(drawer).to_contain_text("Ask #gpu-platform.")
+    expect(drawer.locator(".denial")).to_contain_text("to fix     ask for at most 1")
     drawer.locator("summary").click()
     raw = json.loads(drawer.locator("details pre").inner_text())
     assert raw in busy["decisions"]["recent"]

@@ -90,7 +90,10 @@ class _Input(_Part, frozen=True):
 
 
 class _Body(_Part, frozen=True):
-    """The keys of a record in their order, without those that the ledger adds."""
+    """The keys of a record in their order, without those that the ledger adds.
+
+    `message` is the denial as the user read it, or with `would` "deny" would have; without one there is no such key.
+    """
 
     schema: str
     time: str
@@ -105,6 +108,7 @@ class _Body(_Part, frozen=True):
     policy: PolicyName
     verdict: Verdict
     would: Verdict | None
+    message: str | UnsetType
     findings: tuple[Finding, ...]
     warnings: tuple[str, ...]
     patch: tuple[PatchOperation, ...]
@@ -142,6 +146,7 @@ class Record(_Part, frozen=True, kw_only=True):
     policy: PolicyName = PolicyName()
     verdict: Verdict
     would: Verdict | None = None
+    message: str = ""
     findings: tuple[Finding, ...] = ()
     warnings: tuple[str, ...] = ()
     patch: tuple[PatchOperation, ...] = ()
@@ -183,6 +188,7 @@ def encode(request: Request, decision: Decision, policy_name: str, revision: str
         policy=PolicyName(policy_name, revision, decision.rule, decision.mode),
         verdict=decision.verdict,
         would=decision.would,
+        message=decision.message or UNSET,
         findings=decision.findings,
         warnings=decision.warnings,
         patch=decision.patch,

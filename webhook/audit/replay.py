@@ -171,14 +171,18 @@ def _work(lines: list[bytes]) -> Replay:
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """An answer as far as two are compared. `patch` is JSON, as the wire had it; `b""` is none."""
+    """An answer as far as two are compared. `patch` is JSON, as the wire had it; `b""` is none.
+
+    `text` is the whole denial, `headline` what a list shows of it.
+    """
 
     verdict: str
     would: str | None
     patch: bytes
     rule: str | None
     drifts: bool
-    message: str
+    text: str
+    headline: str
 
     @property
     def label(self) -> str:
@@ -258,26 +262,42 @@ class Replayer:
             return None
         if record.policy.revision == policy.revision:
             found.in_force += 1
-            if (answer.verdict, answer.would, answer.patch) != (recorded.verdict, recorded.would, recorded.patch):
+            mismatch = _mismatch(recorded, answer)
+            if mismatch:
                 found.mismatch_count += 1
-                text = f"recorded {recorded.label}, replayed {answer.label}"
-                if answer.label == recorded.label:
-                    text = f"{answer.label} with another patch"
-                _list(found.mismatches, record, text)
+                _list(found.mismatches, record, mismatch)
         return answer
 
 
+def _mismatch(recorded: Answer, answer: Answer) -> str:
+    """How the answer of the policy in force differs from the recorded one; "" if it does not."""
+    if answer.label != recorded.label:
+        return f"recorded {recorded.label}, replayed {answer.label}"
+    if answer.patch != recorded.patch:
+        return f"{answer.label} with another patch"
+    if recorded.text and answer.text != recorded.text:  # records of earlier versions hold no text
+        return f"{answer.label} in other words"
+    return ""
+
+
 def _recorded(record: Record, codes: set[str]) -> Answer:
-    message = record.findings[-1].message if record.findings else ""
-    return Answer(
-        record.verdict, record.would, _plain(record.patch), record.policy.rule, "PolicyDrift" in codes, message
-    )
+    drifts, text = "PolicyDrift" in codes, record.message
+    headline = text.partition("\n")[0] or (record.findings[-1].message if record.findings else "")
+    return Answer(record.verdict, record.would, _plain(record.patch), record.policy.rule, drifts, text, headline)
 
 
 def _answer(decision: Decision) -> Answer:
     drifts = any(finding.code == "PolicyDrift" for finding in decision.findings)
-    headline = decision.message.partition("\n")[0]
-    return Answer(decision.verdict, decision.would, _plain(decision.patch), decision.rule, drifts, headline)
+    text = decision.message
+    return Answer(
+        decision.verdict,
+        decision.would,
+        _plain(decision.patch),
+        decision.rule,
+        drifts,
+        text,
+        text.partition("\n")[0],
+    )
 
 
 def _plain(patch: tuple[PatchOperation, ...]) -> bytes:
@@ -304,10 +324,10 @@ def _compare(record: Record, request: Request, old: Answer, new: Answer, found: 
     ):
         flips.setdefault(key, Counter())[direction] += 1
     if new.verdict == "deny" and old.verdict != "deny":
-        refusal = Refusal(namespace, workload, record.user.name, new.message, 0, record.time)
+        refusal = Refusal(namespace, workload, record.user.name, new.headline, 0, record.time)
         _count(found.newly_refused, _key(refusal), refusal, 1)
     elif old.verdict == "deny" and new.verdict != "deny":
-        refusal = Refusal(namespace, workload, record.user.name, old.message, 0, record.time)
+        refusal = Refusal(namespace, workload, record.user.name, old.headline, 0, record.time)
         _count(found.newly_admitted, _key(refusal), refusal, 1)
 
 

@@ -112,7 +112,7 @@ Dash.decisions = (() => {
   function fixes(record) {
     if (!isRefusal(record)) return h("p", { class: "muted", text: t("record.nofix") });
     const known = (record.findings || []).filter((finding) => has(`fix.${finding.code}`)).map((finding) => t(`fix.${finding.code}`));
-    return h("ul", { class: "fixes" }, [...new Set(known.length ? known : [t("fix.other")])].map((text) => h("li", { text })), contact ? h("li", { text: t("fix.contact", { contact }) }) : null);
+    return [record.message ? h("pre", { class: "denial", tabindex: 0, text: record.message }) : null, h("ul", { class: "fixes" }, [...new Set(known.length ? known : [t("fix.other")])].map((text) => h("li", { text })), contact ? h("li", { text: t("fix.contact", { contact }) }) : null)];
   }
 
   const findingList = (findings) => ((findings || []).length ? h("ul", { class: "findings" }, findings.map((finding) => h("li", null, chip(finding.code), h("span", { class: "pre", text: finding.message })))) : h("p", { class: "muted", text: "–" }));
