@@ -2,7 +2,6 @@
 
 import functools
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -11,6 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from tests import needs
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -52,8 +53,7 @@ def one(objects: Objects, kind: str, name: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def _kubectl() -> None:
-    if shutil.which("kubectl") is None:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("kubectl is not installed; it carries kustomize")
+    needs.kubectl()  # it carries kustomize
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import copy
 import json
 import os
 import secrets
-import shutil
 import subprocess
 import threading
 import time
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import pytest
 import yaml
 
+from tests import needs
 from webhook.cli.stage import Stage, registered
 from webhook.cli.walk import Cluster, Names
 from webhook.cluster.api import ApiError, connect
@@ -78,8 +78,7 @@ class Kubectl:
     """Unmodified kubectl against one cluster, in one namespace or in those that manifests name."""
 
     def __init__(self, kubeconfig: Path, namespace: str = "", refused: list[str] | None = None) -> None:
-        if shutil.which("kubectl") is None:
-            pytest.fail("the e2e tests drive the cluster with kubectl, and there is none on the PATH: install it")
+        needs.kubectl()
         self._kubeconfig = kubeconfig
         self._namespace = namespace
         self.refused = refused if refused is not None else []

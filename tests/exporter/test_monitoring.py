@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests import needs
 from tests.exporter.samples import POLICIES, record, recorded, status
 from webhook.audit.ledger import Ledger
 from webhook.exporter.cost import Utilisation, samples_of
@@ -29,7 +29,6 @@ DASHBOARD: Any = json.loads((MONITORING / "grafana-dashboard.json").read_text())
 OURS = re.compile(r"\bgpu_(?:webhook|exporter)_[a-z_0-9]+")
 WORDS = re.compile(r"\bgpu_[a-z_0-9]+\{([^}]*)\}")
 LABEL = re.compile(r'([a-z]+)\s*(?:=~|!~|!=|=)\s*"')
-PROMTOOL_MISSING = "promtool is not here, so the alerts were not run; install it with: apt-get install prometheus"
 
 
 @pytest.fixture(scope="module")
@@ -115,9 +114,7 @@ def test_each_alert_is_explained_in_the_documentation() -> None:
 
 
 def test_the_alerts_fire_when_they_should_and_only_then(tmp_path: Path) -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.fail(PROMTOOL_MISSING)
+    promtool = needs.program("promtool", "apt-get install prometheus")
     plain = [
         {**group, "rules": [_without_annotations(rule) for rule in group["rules"]]} for group in RULES["spec"]["groups"]
     ]
@@ -145,9 +142,7 @@ def test_every_alert_has_a_unit_test() -> None:
 
 
 def test_templates_in_annotations_are_understood(tmp_path: Path) -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.fail(PROMTOOL_MISSING)
+    promtool = needs.program("promtool", "apt-get install prometheus")
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(RULES["spec"]))
     done = subprocess.run(
         [promtool, "check", "rules", "rules.yaml"], cwd=tmp_path, capture_output=True, text=True, timeout=60

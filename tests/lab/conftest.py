@@ -3,7 +3,6 @@
 import base64
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import flask
 import pytest
 
+from tests import needs
 from webhook.lab import certificates, resources
 from webhook.lab.http_server import HttpServer
 from webhook.lab.resources import Object
@@ -100,9 +100,7 @@ def pods_of(lab: Lab, namespace: str) -> list[Object]:
 
 def kubectls() -> list[str]:
     """The kubectl on the path, and the versions that lie beside it as `kubectl.1.28`."""
-    main = shutil.which("kubectl")
-    if main is None:
-        pytest.fail("the lab's tests need kubectl on the PATH")
+    main = needs.kubectl()
     beside = sorted(str(path) for path in Path(main).resolve().parent.glob("kubectl.1.*"))
     return beside or [main]
 
