@@ -197,6 +197,20 @@ def test_failing_closed_for_controllers_too() -> None:
     assert "system:serviceaccount:kube-system:" in message
 
 
+def test_failing_closed_for_an_operator_that_the_policy_trusts_since_the_registration_was_printed(
+    tmp_path: Path,
+) -> None:
+    operator = "system:serviceaccount:kubeflow:training-operator"
+    shipped = (ROOT / "policies" / "default.yaml").read_text(encoding="utf-8")
+    (tmp_path / "policy.yaml").write_text(
+        shipped.replace("\nspec:\n", f"\nspec:\n  trustedControllers: [{operator}]\n")
+    )
+    objects = changed(lambda webhook: None, "Mutating", where="components/fail-closed")
+    ((level, check, message),) = bad(examined(objects, load(tmp_path, "gpu-webhook")))
+    assert (level, check) == ("FAIL", "controllers")
+    assert message.endswith(f"also stops controllers that replace pods: {operator}")
+
+
 def test_a_kind_that_the_policy_judges_and_nobody_sends() -> None:
     def no_jobs(webhook: Object) -> None:
         webhook["rules"] = [rule for rule in webhook["rules"] if rule["apiGroups"] != ["batch"]]

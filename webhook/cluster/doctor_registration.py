@@ -167,18 +167,18 @@ def reach(installation: Installation) -> Iterator[Line]:
 
 
 def controllers(installation: Installation) -> Iterator[Line]:
-    """No absence of ours keeps a controller from replacing a pod of a running service (rule 6)."""
+    """No absence of ours keeps a controller, or an operator that the policy trusts, from replacing a pod (rule 6)."""
     judged = {"kubernetes.io/metadata.name": "a-gpu-namespace", installation.namespace_label: "x"}
     pod = Call("CREATE", "", "v1", "pods", namespace="a-gpu-namespace", namespace_labels=judged)
+    users = (*CONTROLLERS, *installation.policy.spec.trusted_controllers)
     for title, webhook in installation.webhooks():
         if webhook.failure_policy == "Ignore" or title.startswith("Mutating"):
             continue
-        stopped = [user for user in CONTROLLERS if is_sent(webhook, pod._replace(username=user)) is not False]
+        stopped = [user for user in users if is_sent(webhook, pod._replace(username=user)) is not False]
         if stopped:
             message = f"{title}: failurePolicy Fail also stops controllers that replace pods: {some(stopped)}"
-            yield Line(
-                "FAIL", "controllers", message, "use the component fail-closed, which leaves controllers on Ignore"
-            )
+            fix = "register what `gpu-webhook manifests --fail-closed` prints: it leaves controllers on Ignore"
+            yield Line("FAIL", "controllers", message, fix)
         else:
             yield Line("OK", "controllers", f"{title}: fails closed for people, not for controllers")
 
