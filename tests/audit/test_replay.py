@@ -136,7 +136,7 @@ def test_b59_lists_workloads_whose_template_another_pool_would_change() -> None:
     assert set(changes) == {"team-a/Deployment served", "team-a/Job batch"}
     assert changes["team-a/Deployment served"].restarts
     assert not changes["team-a/Job batch"].restarts, "a Job's pods are not replaced"
-    assert found.flips["patch, changed"] == 2
+    assert found.flips["patch -> another patch"] == 2
 
 
 def test_the_last_record_of_a_workload_decides_whether_its_template_would_change() -> None:

@@ -324,7 +324,8 @@ def test_replay_against_a_baseline_names_who_is_newly_refused(ledger: Path, fold
     [refused] = json.loads(result.stdout)["newlyRefused"]
     assert refused["message"].startswith("GPU quota exceeded in namespace ai-training (rule training)")
     text = run("replay", "--policy", folder, "--baseline", before, "--audit", ledger, "--processes", 1).stdout
-    assert "Newly refused (1)" in text
+    assert text.index("Newly refused (1)") < text.index("By namespace (1)"), "what a reviewer must see comes first"
+    assert "team      count  answers\ntraining  1      1 x patch -> deny\n" in text
     assert "\x1b[31m" not in text
 
 

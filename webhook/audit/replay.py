@@ -314,7 +314,7 @@ def _compare(record: Record, request: Request, old: Answer, new: Answer, found: 
     if old.label == new.label and old.patch == new.patch:
         found.same += 1
         return
-    direction = f"{old.label} -> {new.label}" if old.label != new.label else f"{new.label}, changed"
+    direction = f"{old.label} -> {new.label if new.label != old.label else 'another patch'}"
     found.flips[direction] += 1
     for flips, key in (
         (found.by_namespace, namespace),

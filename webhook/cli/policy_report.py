@@ -180,15 +180,13 @@ def print_replay(found: Replay, language: Language, output: str) -> None:
         page.say(f"replay.skipped_{reason.lower()}", count=count)
     if found.in_force:
         page.say("replay.in_force", count=found.in_force, mismatches=found.mismatch_count)
+    page.table(
+        "replay.mismatches",
+        ("replay.record", "replay.namespace", "replay.workload", "replay.message"),
+        [(f"{each.stream} #{each.seq}", each.namespace, each.workload, each.text) for each in found.mismatches],
+        below=1,
+    )
     page.table("replay.flips", ("replay.direction", "replay.count"), _rows(found.flips))
-    for name, flips in (
-        ("namespace", found.by_namespace),
-        ("team", found.by_team),
-        ("user", found.by_user),
-        ("workload", found.by_workload),
-    ):
-        rows = [(key or "-", direction, str(n)) for key, counts in _by_size(flips) for direction, n in _flips(counts)]
-        page.table(f"replay.by_{name}", (f"replay.{name}", "replay.direction", "replay.count"), rows)
     for name, refusals in (("newly_refused", found.newly_refused), ("newly_admitted", found.newly_admitted)):
         header = ("replay.namespace", "replay.workload", "replay.user", "replay.count", "replay.message")
         page.table(
@@ -203,13 +201,15 @@ def print_replay(found: Replay, language: Language, output: str) -> None:
         ("replay.namespace", "replay.workload", "replay.rule", "replay.restarts"),
         [(each.namespace, each.workload, each.rule, restarts[each.restarts]) for each in _changes(found)],
     )
+    for name, flips in (
+        ("namespace", found.by_namespace),
+        ("team", found.by_team),
+        ("user", found.by_user),
+        ("workload", found.by_workload),
+    ):
+        rows = [(key or "-", str(counts.total()), _shares(counts)) for key, counts in _by_size(flips)]
+        page.table(f"replay.by_{name}", (f"replay.{name}", "replay.count", "replay.directions"), rows)
     page.table("replay.undecidable", ("replay.fact", "replay.count"), _rows(found.undecidable))
-    page.table(
-        "replay.mismatches",
-        ("replay.record", "replay.namespace", "replay.workload", "replay.message"),
-        [(f"{each.stream} #{each.seq}", each.namespace, each.workload, each.text) for each in found.mismatches],
-        below=1,
-    )
     page.end()
 
 
@@ -224,6 +224,10 @@ def _changes(found: Replay) -> list[Change]:
 
 def _flips(counts: Counter[str]) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda each: (-each[1], each[0]))
+
+
+def _shares(counts: Counter[str]) -> str:
+    return "; ".join(f"{count} x {direction}" for direction, count in _flips(counts))
 
 
 def _rows(counts: Counter[str]) -> list[Row]:
