@@ -40,6 +40,10 @@ def edit(folder: Path, old: str, new: str, name: str = "default.yaml") -> None:
     (folder / name).write_text(text.replace(old, new))
 
 
+def test_help_says_what_each_command_does_without_cutting_it_off() -> None:
+    assert "..." not in run("--help").stdout
+
+
 # -- lint and schema --------------------------------------------------------------------------------------------------
 
 

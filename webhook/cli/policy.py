@@ -110,7 +110,7 @@ def lint_command(policy_dir: Path, cluster: str | None, namespace_label: str, ou
         raise SystemExit(1)
 
 
-@command.command("schema")
+@command.command("schema", short_help="Print the JSON Schema of policy files.")
 def schema_command() -> None:
     """Print the JSON Schema of policy files, for editors and pull-request checks."""
     from webhook.policy.schema import schema_text
@@ -118,7 +118,7 @@ def schema_command() -> None:
     click.echo(schema_text(), nl=False)
 
 
-@command.command("test")
+@command.command("test", short_help="Run the test cases beside the policy.")
 @_policy_option
 @_output_option("text", "json", "junit")
 def test_command(policy_dir: Path, output: str) -> None:
@@ -267,7 +267,7 @@ def drift_command(policy_dir: Path, cluster: str, namespace: str | None, output:
         raise SystemExit(1)
 
 
-@command.command("preview")
+@command.command("preview", short_help="Judge everything that exists as if it were created now.")
 @_policy_option
 @_cluster_option("live")
 @click.option("-n", "--namespace", metavar="NS", help="Only this namespace.")
