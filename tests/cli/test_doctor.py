@@ -13,6 +13,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from tests.cluster.fake_api import FakeApi, Handler, running, silent, status
+from tests.cluster.objects import workload
 from tests.cluster.test_doctor import POLICY, cluster, own_pod
 from webhook.certs.issue import Pair, new_ca, new_leaf, service_names
 from webhook.cli.main import main
@@ -278,6 +279,26 @@ def test_a_permission_that_is_missing_and_one_too_many(installed: Installed) -> 
         ("FAIL", f"{account} may not watch deployments.apps, list pods"),
         ("WARN", f"{account} may get secrets, list secrets, which it does not need"),
     ]
+
+
+def test_the_exporters_permissions_where_there_is_one(installed: Installed) -> None:
+    installed.objects.append(workload("Deployment", "gpu-webhook", "gpu-webhook-exporter"))
+    asked: list[dict[str, Any]] = []
+
+    def answer(handler: Handler) -> dict[str, Any]:
+        spec = handler.body["spec"]
+        if not spec["user"].endswith("-exporter"):
+            return installed.review(handler)
+        asked.append(spec["resourceAttributes"])
+        return {"status": {"allowed": spec["resourceAttributes"]["verb"] == "watch"}}
+
+    installed.fake.extra[REVIEWS] = answer
+    well, poor = by_check(live(installed), "permissions")
+    assert well[0] == "OK"
+    assert poor[0] == "FAIL"
+    assert poor[1].startswith("system:serviceaccount:gpu-webhook:gpu-webhook-exporter may not list namespaces, ")
+    log = {"group": "", "resource": "pods", "verb": "get", "subresource": "log", "namespace": "gpu-webhook"}
+    assert log in asked
 
 
 def test_permissions_that_cannot_be_asked(installed: Installed) -> None:

@@ -10,6 +10,7 @@ import click
 if TYPE_CHECKING:
     from webhook.certs.describe import Certificate
     from webhook.cluster.api import Api
+    from webhook.cluster.doctor_live import Need
     from webhook.cluster.installation import Installation, Line
     from webhook.policy.active import Policy
 
@@ -83,9 +84,16 @@ def _live(policy: "Policy", names: dict[str, Any], secret: str) -> "Iterator[Lin
         yield from examine(installation)
         yield from _bundles(installation)
         yield from _served(api, installation, secret)
-        yield from examine_live(api, installation)
+        yield from examine_live(api, installation, _exporter_needs())
     except (ApiError, ClusterError) as error:
         _unreadable(str(error))
+
+
+def _exporter_needs() -> "list[Need]":
+    from webhook.exporter.live import WATCHED
+
+    reads = [(kind.group, kind.plural, verb) for kind in WATCHED for verb in ("list", "watch")]
+    return [*reads, ("", "pods/log", "get")]
 
 
 # -- certificates -----------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
@@ -22,21 +22,28 @@ SKEW = 5.0
 GRAVE_SKEW = 60.0
 """Seconds from which certificates that were just made are refused as not yet valid."""
 DAY = 86400.0
+EXPORTER = f"{NAME}-exporter"
+
+Need = tuple[str, str, str]
+"""API group, resource (say `pods/log`), verb."""
 
 TOO_MUCH = (
     *(("", "secrets", "get"), ("", "secrets", "list"), ("", "pods", "create"), ("", "pods", "delete")),
     *(("", "nodes", "update"), ("apps", "deployments", "update"), ("*", "*", "*")),
     ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "patch"),
 )
-"""What the webhook's account must not be allowed: it reads, and nothing in it writes."""
+"""What neither account must be allowed: both read, and nothing in them writes."""
 
 
-def examine_live(api: Api, installation: Installation) -> Iterator[Line]:
+def examine_live(api: Api, installation: Installation, exporter_needs: Collection[Need]) -> Iterator[Line]:
     """All answers that need the API server. Raises ApiError only if it does not answer at all."""
     body, headers = api.call("GET", "/version", timeout=TIMEOUT)
     yield _version(body)
     yield from _clock("the API server", headers)
-    yield from permissions(api, installation.namespace)
+    needs = [(group, plural, verb) for (group, plural), verbs in kinds.permissions().items() for verb in sorted(verbs)]
+    yield from permissions(api, installation.namespace, NAME, needs)
+    if api.context != "in-cluster" and _has_exporter(installation):  # a pod may ask about itself alone
+        yield from permissions(api, installation.namespace, EXPORTER, exporter_needs)
     yield from running(api, installation)
 
 
@@ -74,10 +81,9 @@ def _clock(whose: str, headers: Mapping[str, str]) -> Iterator[Line]:
 # -- permissions ------------------------------------------------------------------------------------------------------
 
 
-def permissions(api: Api, namespace: str) -> Iterator[Line]:
-    """The webhook's account may do what it needs, and not what it must not."""
-    account = f"system:serviceaccount:{namespace}:{NAME}"
-    wanted = [(group, plural, verb) for (group, plural), verbs in kinds.permissions().items() for verb in sorted(verbs)]
+def permissions(api: Api, namespace: str, name: str, wanted: Collection[Need]) -> Iterator[Line]:
+    """An account of ours may do what it needs, and not what it must not."""
+    account = f"system:serviceaccount:{namespace}:{name}"
     try:
         missing = [_spoken(*each) for each in wanted if not _allowed(api, account, *each)]
         excess = [_spoken(*each) for each in TOO_MUCH if _allowed(api, account, *each)]
@@ -97,17 +103,26 @@ def permissions(api: Api, namespace: str) -> Iterator[Line]:
 
 def _allowed(api: Api, account: str, group: str, resource: str, verb: str) -> bool:
     """As the account itself where we run as it, else by asking about it."""
-    attributes = {"group": group, "resource": resource, "verb": verb}
+    namespace = account.split(":")[2]
+    main, _, sub = resource.partition("/")
+    attributes = {"group": group, "resource": main, "verb": verb}
+    if sub:  # of pods of our own namespace
+        attributes |= {"subresource": sub, "namespace": namespace}
     spec: dict[str, Any] = {"resourceAttributes": attributes}
     kind = "SelfSubjectAccessReview"
     if api.context != "in-cluster":
         kind = "SubjectAccessReview"
-        namespace = account.split(":")[2]
         groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
         spec |= {"user": account, "groups": groups}
     body = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
     answer, _ = api.call("POST", f"/apis/authorization.k8s.io/v1/{kind.lower()}s", body=body, timeout=TIMEOUT)
     return bool((msgspec.json.decode(answer).get("status") or {}).get("allowed"))
+
+
+def _has_exporter(installation: Installation) -> bool:
+    wanted = (installation.namespace, EXPORTER)
+    found = (item["metadata"] for item in installation.raw("Deployment"))
+    return any((each.get("namespace"), each["name"]) == wanted for each in found)
 
 
 def _spoken(group: str, resource: str, verb: str) -> str:
