@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.audit import samples
+from webhook.audit.checkpoint import public_pem
 from webhook.cli.export import command
 from webhook.exporter.publish import DASHBOARD
 
@@ -74,6 +76,17 @@ def test_a_broken_chain_is_bad_news(tmp_path: Path) -> None:
     result = run("--cluster", SEED, "--once", "--audit", str(tmp_path))
     assert result.exit_code == 1
     assert "audit verify" in result.stderr and "record 1" in result.stderr
+
+
+def test_a_key_that_signed_nothing_here_is_bad_news_and_one_that_is_none_bad_usage(tmp_path: Path) -> None:
+    stream = samples.write_stream(tmp_path / "audit", 4)
+    key = Ed25519PrivateKey.generate()
+    (tmp_path / "other.pem").write_bytes(public_pem(key))
+    arguments = ("--cluster", SEED, "--once", "--audit", str(tmp_path / "audit"), "--public-key")
+    result = run(*arguments, str(tmp_path / "other.pem"))
+    assert (result.exit_code, f"{stream}: the closing checkpoint of record 4" in result.stderr) == (1, True)
+    result = run(*arguments, SEED)
+    assert (result.exit_code, "no usable Ed25519 public key" in result.stderr) == (2, True)
 
 
 def test_bad_usage_and_unreadable_input_exit_2(tmp_path: Path) -> None:

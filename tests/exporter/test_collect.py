@@ -7,8 +7,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.audit import samples
+from webhook.audit import checkpoint as checkpoints
 from webhook.audit.ledger import Ledger
 from webhook.exporter.chains import STREAM_LIMIT, ChainStates
 from webhook.exporter.collect import STATE_NAME, Collector
@@ -188,6 +190,53 @@ def test_streams_end_as_intact_unclosed_or_open(audit: Path) -> None:
     assert states(collector) == {closed: "intact", killed: "open"}
     assert states(collector, "2027-01-01T00:00:00Z") == {closed: "intact", killed: "unclosed"}
     assert collector.state.chains.totals(SILENT)["states"]["intact"] == 1
+
+
+def test_a_tail_that_was_signed_and_never_came_is_a_gap_once_the_stream_is_silent(audit: Path) -> None:
+    stream = samples.write_stream(audit, 5)
+    file = next(audit.glob("*.jsonl"))
+    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:3]))
+    collector = collect(audit)
+    assert states(collector) == {stream: "open"}, "the rest may be on its way"
+    (row,) = collector.state.chains.document("2027-01-01T00:00:00Z")
+    assert (row["state"], row["missing"]) == ("gap", 2)
+    assert row["problem"] == "the end is missing: record 5 was signed, the last here is 3"
+
+
+# -- who signed -------------------------------------------------------------------------------------------------------
+
+
+def _signed_by_another(audit: Path) -> None:
+    (file,) = audit.glob("*.checkpoints")
+    forger = Ed25519PrivateKey.generate()
+    signed = [checkpoints.decode(line) for line in file.read_bytes().splitlines()]
+    file.write_bytes(b"".join(checkpoints.encode(one.sign(forger)) + b"\n" for one in signed if one))
+
+
+def test_a_checkpoint_that_no_known_key_signed_makes_its_stream_bad(audit: Path) -> None:
+    samples.write_stream(audit, 3)
+    _signed_by_another(audit)
+    (row,) = collect(audit).state.chains.document(SILENT)
+    assert row["state"] == "bad"
+    assert row["problem"] == "the closing checkpoint of record 3 was not signed by a known key"
+
+
+def test_keys_beside_the_files_vouch_for_them_and_none_for_those_that_have_none(audit: Path) -> None:
+    samples.write_stream(audit, 3)
+    (row,) = collect(audit).state.chains.document(SILENT)
+    assert (row["state"], row["signatures"]) == ("intact", 1)
+    next(audit.glob("*.pub")).unlink()
+    (row,) = collect(audit).state.chains.document(SILENT)
+    assert (row["state"], row["signatures"]) == ("intact", 0)
+
+
+def test_only_a_key_that_was_given_counts(audit: Path) -> None:
+    key, other = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+    stream = samples.write_stream(audit, 3, key=key)
+    for given, state in ((key, "intact"), (other, "bad")):
+        collector = Collector([str(audit)], None, [given.public_key()])
+        collector.collect()
+        assert states(collector) == {stream: state}
 
 
 def test_a_stream_whose_start_is_not_to_be_had_is_no_forgery(audit: Path) -> None:

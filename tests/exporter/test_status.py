@@ -1,6 +1,7 @@
 """The dashboard data of DESIGN 5.6: its figures on the recorded clusters, its types, and what it refuses to count."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -259,6 +260,18 @@ def test_pods_without_a_record_are_listed_with_their_interval() -> None:
     assert (missing["from"], missing["to"]) == ("2026-12-01T20:10:00Z", "2026-12-01T20:20:00Z")
     assert [one["pod"] for one in missing["pods"]] == ["skipped-1", "skipped-2"]
     assert status(view)["decisions"]["missing"]["checked"] is False, "without a stream nothing is claimed"
+
+
+def test_which_pods_need_a_record_is_told_by_the_label_of_the_registration() -> None:
+    """`teams` stay what DESIGN 5.6 says they are."""
+    other = namespace("team-b", team=None)
+    other["metadata"]["labels"]["gpus"] = "yes"
+    view = view_of([namespace("team-a"), pod("one"), other, pod("two", namespace="team-b")])
+    observed = replace(tallied(record(1)), namespace_label="gpus")
+    document = status(view, observed)
+    assert [one["pod"] for one in document["decisions"]["missing"]["pods"]] == ["two"]
+    assert [team["namespace"] for team in document["teams"]] == ["team-a"]
+    assert [one["object"] for one in document["findings"] if one["code"] == "NoRule"] == ["namespace/team-b"]
 
 
 def test_exceptions_in_force_have_their_end() -> None:

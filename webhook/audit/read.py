@@ -212,16 +212,28 @@ class Sorter:
     def take(self, lines: Iterable[bytes], source: str, number: int) -> list[Line]:
         """The lines that are ours and new; `number` is that of the line before the first, -1 where lines have none."""
         step = 1 if number >= 0 else 0
+        number = max(0, number)
         taken: list[Line] = []
+        stream, start, seq = self._expected()
         for raw in lines:
             number += step
-            stream, seq = self._latest, self.streams.get(self._latest, 0) + 1
-            if raw.startswith(start_of(stream, seq), HEAD_LENGTH) and raw.startswith(_RECORD_START):
-                self.streams[stream] = seq
-                taken.append(Line(raw, "record", stream, seq, 0, source, max(0, number)))
-            elif line := self._other(raw, source, number):
+            if raw.startswith(b"%b%d," % (start, seq), HEAD_LENGTH) and raw.startswith(_RECORD_START):
+                taken.append(Line(raw, "record", stream, seq, 0, source, number))
+                seq += 1
+                continue
+            if seq > 1:
+                self.streams[stream] = seq - 1
+            if line := self._other(raw, source, number):
                 taken.append(line)
+            stream, start, seq = self._expected()
+        if seq > 1:
+            self.streams[stream] = seq - 1
         return taken
+
+    def _expected(self) -> tuple[str, bytes, int]:
+        """The stream of the latest record, what stands before its seq, and the seq that comes next."""
+        stream = self._latest
+        return stream, start_of(stream), self.streams.get(stream, 0) + 1
 
     def _other(self, raw: bytes, source: str, number: int) -> Line | None:
         """Anything but the next record of the same stream."""
@@ -233,11 +245,11 @@ class Sorter:
         self._notice_gap(found, last, source)
         self.streams[found.stream] = found.seq
         self._latest = found.stream
-        return Line(raw, "record", found.stream, found.seq, found.lost, source, max(0, number))
+        return Line(raw, "record", found.stream, found.seq, found.lost, source, number)
 
     def _rarer(self, raw: bytes, source: str, number: int) -> Line | None:
         if raw.startswith(_CHECKPOINT_START) and (found := head(raw)) is not None:
-            return Line(raw, "checkpoint", found.stream, found.seq, 0, source, max(0, number))
+            return Line(raw, "checkpoint", found.stream, found.seq, 0, source, number)
         if raw[:1] == b"\0" or raw[-1:] == b"\0":
             self.notices.add(Notice("nul", source, count=raw.count(b"\0"), text=f"NUL bytes skipped in line {number}"))
             return next(iter(self.take([raw.strip(b"\0")], source, number - 1)), None)
@@ -387,10 +399,10 @@ class _File:
             if data[0] == 0:
                 self._skip_nuls(data, notices)
                 continue
-            newline = data.rfind(b"\n")
-            if newline >= 0:
-                self._advance(data[: newline + 1])
-                lines = data[:newline].split(b"\n")
+            lines = data.split(b"\n")
+            half = len(lines.pop())
+            if lines:
+                self._advance(data, len(data) - half)
                 self.lines += len(lines)
                 return lines
             if len(data) < size:
@@ -399,18 +411,19 @@ class _File:
                 size *= 4
                 continue
             notices.add(Notice("foreign", str(self.path), count=1, text=f"{size} bytes without a newline"))
-            self._advance(data)
+            self._advance(data, size)
         return []
 
-    def _advance(self, data: bytes) -> None:
-        self.offset += len(data)
-        self.fingerprint = data[-_FINGERPRINT:]
+    def _advance(self, data: bytes, length: int) -> None:
+        """So many bytes of what stands at the offset are done with."""
+        self.offset += length
+        self.fingerprint = data[max(0, length - _FINGERPRINT) : length]
 
     def _skip_nuls(self, data: bytes, notices: Notices) -> None:
         """What copy-and-truncate leaves when the writer does not append: a hole as long as the old file."""
         count = len(data) - len(data.lstrip(b"\0"))
         notices.add(Notice("nul", str(self.path), count=count, text=f"{count} NUL bytes skipped"))
-        self._advance(data[:count])
+        self._advance(data, count)
 
     def close(self) -> None:
         os.close(self.descriptor)

@@ -6,7 +6,6 @@ What the words mean: `edited` a record's bytes are not those that its hash, its 
 `signature` a checkpoint that none of the keys signed; `gap` records are missing in a copy, which may be harmless.
 """
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
@@ -20,9 +19,9 @@ from webhook.audit.read import checkpoint_files_in, files_in
 from webhook.audit.record import HEAD_LENGTH, SCHEMA
 from webhook.audit.segments import (
     CHECKPOINTS_SUFFIX,
-    TAIL_LENGTH,
     ZEROS,
     Segment,
+    digest_of,
     end_of,
     head,
     segment_name,
@@ -107,7 +106,7 @@ class Chain:
         self._torn: tuple[str, int, int] | None = None
         self._missing_file: str | None = None
         self._absent = range(0)  # seqs that were missing when the problem was found
-        self._start = start_of(stream, seq + 1)
+        self._start = start_of(stream)
 
     # -- lines --------------------------------------------------------------------------------------------------------
 
@@ -116,8 +115,9 @@ class Chain:
         if self.problem is not None:
             self._look_for_swapped(raw)
             return None
-        digest = hashlib.sha256(raw[:-TAIL_LENGTH] + b"}").hexdigest()
-        expected = raw.startswith(self._start, HEAD_LENGTH) and raw.endswith(end_of(self.head, digest))
+        digest = digest_of(raw)
+        start = b"%b%d," % (self._start, self.seq + 1)
+        expected = raw.startswith(start, HEAD_LENGTH) and raw.endswith(end_of(self.head, digest))
         if expected and self._torn is None:
             return self._accept(self.seq + 1, 0, digest, source, line)
         return self._examine(raw, digest, source, line)
@@ -237,7 +237,6 @@ class Chain:
         self.lost += lost
         self.seq, self.head = seq, digest
         self._torn = self._missing_file = None
-        self._start = start_of(self.stream, seq + 1)
         mark = self._marks.pop(seq, None) if self._marks else None
         return self._rewritten(seq, source, line) if mark is not None and mark != digest else None
 

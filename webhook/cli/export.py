@@ -43,6 +43,20 @@ class ExportError(click.ClickException):
     show_default=True,
     help="Folder with the policy and the GpuPricing; changes in it are taken up every round.",
 )
+@click.option(
+    "--public-key",
+    "public_keys",
+    type=click.Path(path_type=Path, dir_okay=False),
+    multiple=True,
+    help="Ed25519 public key (PEM) that signs the checkpoints. Repeatable.  [default: *.pub beside each file]",
+)
+@click.option(
+    "--namespace-label",
+    default="gpu.platform/team",
+    show_default=True,
+    metavar="KEY",
+    help="The label by which the registration selects namespaces: pods there need a record.",
+)
 @click.option("--once", is_flag=True, help="Read everything there is, publish once and exit.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder that gets the data and the dashboard beside it.")
 @click.option("--serve", "address", metavar="HOST:PORT", help="Serve the dashboard, the data and /metrics here.")
@@ -57,6 +71,8 @@ def command(
     cluster: str,
     audits: tuple[str, ...],
     policy: Path,
+    public_keys: tuple[Path, ...],
+    namespace_label: str,
     once: bool,
     out: Path | None,
     address: str | None,
@@ -74,7 +90,7 @@ def command(
         raise click.UsageError("--serve goes on for ever, --once does not: leave one of them out")
     listen = None if address is None else _address(address)
     folder = state if state is not None else out / ".state" if out is not None else None
-    exporter = _exporter(cluster, audits, policy, out, prometheus, folder)
+    exporter = _exporter(cluster, audits, policy, public_keys, namespace_label, out, prometheus, folder)
     try:
         if once:
             _once(exporter, PATIENCE_SECONDS if _has_no_end(audits) else 0.0, printed=out is None)
@@ -92,8 +108,16 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _exporter(
-    cluster: str, audits: tuple[str, ...], policy: Path, out: Path | None, prometheus: str | None, folder: Path | None
+    cluster: str,
+    audits: tuple[str, ...],
+    policy: Path,
+    public_keys: tuple[Path, ...],
+    namespace_label: str,
+    out: Path | None,
+    prometheus: str | None,
+    folder: Path | None,
 ) -> "Exporter":
+    from webhook.audit.checkpoint import KeyFileError, load_public_key
     from webhook.exporter.collect import Collector
     from webhook.exporter.exporter import Exporter, PolicyFolder
     from webhook.exporter.prometheus import Prometheus, PrometheusUrlError
@@ -105,14 +129,21 @@ def _exporter(
         metrics_source = Prometheus(prometheus) if prometheus else None
         if out is not None:
             copy_dashboard(out)
-        collector = Collector(audits, folder)
-    except (PolicyError, PrometheusUrlError, OSError) as error:
+        collector = Collector(audits, folder, [load_public_key(path) for path in public_keys])
+    except (PolicyError, PrometheusUrlError, KeyFileError, OSError) as error:
         raise ExportError(str(error)) from error
     except Exception as error:  # the Kubernetes client's own, which is imported only where it is needed
         if type(error).__name__ != "ConfigException":
             raise
         raise ExportError(f"--audit kubernetes: {error}; set KUBECONFIG to a kubeconfig file") from error
-    return Exporter(_source(cluster), policies, collector, out=out, prometheus=metrics_source)
+    return Exporter(
+        _source(cluster),
+        policies,
+        collector,
+        out=out,
+        prometheus=metrics_source,
+        namespace_label=namespace_label,
+    )
 
 
 def _source(cluster: str) -> "ViewSource":

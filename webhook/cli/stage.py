@@ -71,6 +71,7 @@ class Stage:
     def export(self) -> dict[str, Any]:
         """One round of the exporter: the dashboard's data."""
         arguments = ["export", "--once", "--policy", str(self.policy), "--audit", str(self.audit)]
+        arguments += ["--namespace-label", self.namespace_label]
         with self.process([*arguments, "--out", str(self.dashboard)], "export.log") as process:
             if process.wait(60) != 0:
                 raise WalkError(f"the exporter failed: {self.log('export.log')}")
@@ -81,6 +82,7 @@ class Stage:
     def exporter(self) -> "Iterator[tuple[str, subprocess.Popen[bytes]]]":
         """The exporter, serving the dashboard with data; yields its address and the process."""
         arguments = ["export", "--policy", str(self.policy), "--audit", str(self.audit), "--interval", "2"]
+        arguments += ["--namespace-label", self.namespace_label]
         with self.process(
             [*arguments, "--out", str(self.dashboard), "--serve", "127.0.0.1:0"], "export.log"
         ) as process:

@@ -1,15 +1,17 @@
 """Audit chains verified as their records come: one small state per stream, kept on disk between runs."""
 
-import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from webhook.audit import checkpoint as checkpoints
 from webhook.audit import verify
+from webhook.audit.checkpoint import Checkpoint, KeyFileError
 from webhook.audit.read import Line
-from webhook.audit.segments import TAIL_LENGTH, ZEROS, tail
+from webhook.audit.segments import ZEROS, digest_of, tail
 
 State = Literal["open", "intact", "unclosed", "gap", "bad"]
 
@@ -27,7 +29,10 @@ _URGENT: dict[State, int] = {"bad": 0, "gap": 1}
 
 
 class ChainState(msgspec.Struct, rename="camel", omit_defaults=True):
-    """What is kept of one stream. `head` is the hash of record `seq`; times are RFC 3339."""
+    """What is kept of one stream. `head` is the hash of record `seq`; times are RFC 3339.
+
+    `signatures`: how many checkpoints were found to be signed by a key that is known.
+    """
 
     seq: int = 0
     head: str = ZEROS
@@ -35,11 +40,17 @@ class ChainState(msgspec.Struct, rename="camel", omit_defaults=True):
     lost: int = 0
     missing: int = 0
     closed: bool = False
+    signatures: int = 0
     last_time: str = ""
     problem: str = ""
     gap: str = ""
     waiting: dict[int, str] = {}
     """seq -> hash of checkpoints that name a record which has not come yet."""
+
+    @property
+    def behind(self) -> int:
+        """How many records were signed for that have not come."""
+        return max(0, max(self.waiting, default=0) - self.seq)
 
 
 class ChainStates(msgspec.Struct):
@@ -69,8 +80,10 @@ class Verifier:
     `webhook.audit.verify`, which knows what is wrong with it and how to say so.
     """
 
-    def __init__(self, states: ChainStates) -> None:
+    def __init__(self, states: ChainStates, keys: Sequence[Ed25519PublicKey] = ()) -> None:
+        """`keys`: whose checkpoints count; without any, those that lie beside a file vouch for it."""
         self._states = states.streams
+        self._signers = Signers(keys)
 
     def records(self, stream: str, lines: Sequence[Line]) -> None:
         """Verify records of one stream, each against its own bytes and against the one before it."""
@@ -87,10 +100,10 @@ class Verifier:
     @staticmethod
     def _follow(state: ChainState, lines: Sequence[Line]) -> int:
         """How many of the records simply follow, each the one before it."""
-        sha256, cut, head, good = hashlib.sha256, -TAIL_LENGTH, state.head, 0
+        head, good = state.head, 0
         for line in lines:
             raw = line.raw
-            digest = sha256(raw[:cut] + b"}").hexdigest()  # the bytes that a hash covers (DESIGN 5.5)
+            digest = digest_of(raw)
             if not raw.endswith(f',"prev":"{head}","hash":"{digest}"}}'.encode()):
                 break
             head = digest
@@ -113,10 +126,16 @@ class Verifier:
         state.seq, state.head = chain.seq, chain.head
 
     def checkpoint(self, line: Line) -> None:
-        """A statement of how far a stream had come. The exporter holds no key: it compares seq and hash."""
+        """A statement of how far a stream had come; one that nobody known signed says only that it was forged."""
         signed, state = checkpoints.decode(line.raw), self._states.get(line.stream)
         if signed is None or state is None:
             return
+        genuine = self._signers.signed(signed, line.source)
+        if genuine is False:
+            text = f"the {signed.kind} checkpoint of record {signed.seq} was not signed by a known key"
+            state.problem = state.problem or text
+            return
+        state.signatures += genuine is True
         state.closed = state.closed or signed.kind == "closing"
         if signed.seq == state.seq and signed.hash != state.head:
             state.problem = state.problem or f"record {signed.seq} is not the one that was signed"
@@ -149,15 +168,44 @@ class Verifier:
         return state
 
 
+class Signers:
+    """The public keys that checkpoints are held to: those that were given, else those beside the file they stand in.
+
+    Whoever may write a folder may replace the keys in it; pod logs have none beside them.
+    """
+
+    def __init__(self, given: Sequence[Ed25519PublicKey]) -> None:
+        self._given = given
+        self._beside: dict[Path, Sequence[Ed25519PublicKey]] = {}
+
+    def signed(self, checkpoint: Checkpoint, source: str) -> bool | None:
+        """Whether one of the keys made the signature; None where there is no key to tell by."""
+        if self._given:
+            return checkpoint.is_signed_by(self._given)
+        file = Path(source)
+        if not file.is_file():  # stdin or a pod
+            return None
+        if checkpoint.is_signed_by(self._beside.get(file.parent, ())):
+            return True
+        try:
+            keys = self._beside[file.parent] = verify.keys_beside(file)  # a new process may have brought a new key
+        except (KeyFileError, OSError):
+            keys = []
+        return checkpoint.is_signed_by(keys) if keys else None
+
+
 def _row(name: str, chain: ChainState, silent_before: str) -> dict[str, Any]:
     state: State = "open"
+    silent = chain.last_time < silent_before
+    missing = chain.missing + (chain.behind if silent else 0)
+    gap = chain.gap or f"the end is missing: record {chain.seq + chain.behind} was signed, the last here is {chain.seq}"
     if chain.problem:
         state = "bad"
-    elif chain.missing:
+    elif missing:
         state = "gap"
-    elif chain.closed:
+    elif chain.closed and not chain.behind:
         state = "intact"
-    elif chain.last_time < silent_before:
+    elif silent:
         state = "unclosed"
     return {
         "stream": name,
@@ -166,7 +214,8 @@ def _row(name: str, chain: ChainState, silent_before: str) -> dict[str, Any]:
         "lastSeq": chain.seq,
         "head": chain.head,
         "lost": chain.lost,
-        "missing": chain.missing,
+        "missing": missing,
+        "signatures": chain.signatures,
         "lastTime": chain.last_time,
-        "problem": chain.problem or chain.gap,
+        "problem": chain.problem or (gap if missing else chain.gap),
     }

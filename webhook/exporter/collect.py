@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from webhook.audit.read import Follower, Line, Notice, Position, is_kubernetes
 from webhook.exporter.chains import ChainStates, Verifier
@@ -40,8 +41,11 @@ class State(msgspec.Struct):
 class Collector:
     """Reads what is new from all streams into the aggregates of `state`."""
 
-    def __init__(self, audits: Sequence[str], folder: Path | None) -> None:
-        """`folder` keeps the state; None keeps nothing. Raises OSError if the folder cannot be made."""
+    def __init__(self, audits: Sequence[str], folder: Path | None, keys: Sequence[Ed25519PublicKey] = ()) -> None:
+        """`folder` keeps the state; None keeps nothing. `keys`: see `Verifier`.
+
+        Raises OSError if the folder cannot be made.
+        """
         self.has_audit = bool(audits)
         self.notices: list[Notice] = []
         """The latest things worth telling that are no records: truncations, NULs, sources that cannot be read."""
@@ -50,7 +54,7 @@ class Collector:
             folder.mkdir(parents=True, exist_ok=True)
         self.state = _load(self._path)
         self._reader = Reader(self.state.tally)
-        self._verifier = Verifier(self.state.chains)
+        self._verifier = Verifier(self.state.chains, keys)
         self._follower = Follower(audits, self.state.position)
         self._ledger = LedgerCopy(folder / LEDGER_NAME) if folder and any(map(is_kubernetes, audits)) else None
         self._changed = False

@@ -16,6 +16,7 @@ from webhook.exporter.prometheus import Prometheus
 from webhook.exporter.status import Observed, PolicyState, rfc3339, status_of
 from webhook.policy.load import load
 from webhook.policy.problem import PolicyError
+from webhook.policy.registration import NAMESPACE_LABEL
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class Exporter:
         *,
         out: Path | None = None,
         prometheus: Prometheus | None = None,
+        namespace_label: str = NAMESPACE_LABEL,
     ) -> None:
         self.metrics = StatusMetrics()
         self.status: dict[str, Any] | None = None
@@ -60,6 +62,7 @@ class Exporter:
         self._collector = collector
         self._out = out
         self._prometheus = prometheus
+        self._namespace_label = namespace_label
 
     def round(self, now: datetime, catch_up: float | None = CATCH_UP_SECONDS, patience: float = 0.0) -> dict[str, Any]:
         """One status, published. Raises OSError if it cannot be.
@@ -84,6 +87,7 @@ class Exporter:
             utilisation=self._prometheus.utilisation() if self._prometheus else Utilisation(),
             problems=[*self._source.problems(), *collector.problems],
             has_audit=collector.has_audit,
+            namespace_label=self._namespace_label,
         )
         status = status_of(view, policy, observed, now)
         state.history.sample(minute, status["summary"])

@@ -3,16 +3,20 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from webhook.exporter.gpu_pods import TEAM_LABEL, CountedPod
+from webhook.exporter.gpu_pods import CountedPod
 from webhook.exporter.quotas import ineffective_keys, is_computed
 from webhook.exporter.view import ClusterView
 from webhook.exporter.wording import both
 from webhook.policy.active import Policy
 
 
-def findings_of(view: ClusterView, policy: Policy) -> list[dict[str, Any]]:
-    """Findings about the cluster and the policy, each with its code (DESIGN 5.3), its place and a sentence."""
-    return [*_quota_findings(view), *_policy_findings(view, policy), *_namespace_findings(view, policy)]
+def findings_of(view: ClusterView, policy: Policy, namespace_label: str) -> list[dict[str, Any]]:
+    """Findings about the cluster and the policy, each with its code (DESIGN 5.3), its place and a sentence.
+
+    `namespace_label` is the label by which the registration selects namespaces.
+    """
+    unruled = _namespace_findings(view, policy, namespace_label)
+    return [*_quota_findings(view), *_policy_findings(view, policy), *unruled]
 
 
 def _finding(code: str, namespace: str, what: str, key: str, /, **values: Any) -> dict[str, Any]:
@@ -51,10 +55,10 @@ def _policy_findings(view: ClusterView, policy: Policy) -> Iterable[dict[str, An
                 yield _finding("PoolEmpty", "", f"rule/{rule.name}", "pool-without-nodes", rule=rule.name, pool=pool)
 
 
-def _namespace_findings(view: ClusterView, policy: Policy) -> Iterable[dict[str, Any]]:
+def _namespace_findings(view: ClusterView, policy: Policy, key: str) -> Iterable[dict[str, Any]]:
     for namespace, labels in view.labels.items():
-        if TEAM_LABEL in labels and not policy.covers_namespace(labels):
-            label = f"{TEAM_LABEL}={labels[TEAM_LABEL]}"
+        if key in labels and not policy.covers_namespace(labels):
+            label = f"{key}={labels[key]}"
             values = {"namespace": namespace, "label": label}
             yield _finding("NoRule", namespace, f"namespace/{namespace}", "namespace-without-rule", **values)
 

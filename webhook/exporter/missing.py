@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from webhook.exporter.decisions import Tally
-from webhook.exporter.gpu_pods import TEAM_LABEL, CountedPod
+from webhook.exporter.gpu_pods import CountedPod
 from webhook.exporter.view import ClusterView
 from webhook.policy.active import Policy
 
@@ -13,18 +13,18 @@ MIRROR = "kubernetes.io/config.mirror"
 
 
 def missing_records(
-    pods: Sequence[CountedPod], view: ClusterView, policy: Policy, tally: Tally, has_audit: bool
+    pods: Sequence[CountedPod], view: ClusterView, policy: Policy, tally: Tally, namespace_label: str | None
 ) -> dict[str, Any]:
     """Pods without a record, and the interval in which they were created.
 
     Pods that are older than the first record we ever read were not expected to have one: they are counted apart, as
-    `beforeFirstRecord`. Without any audit stream nothing is claimed.
+    `beforeFirstRecord`. `namespace_label` is that of the registration; None: no stream is read, so nothing is claimed.
     """
-    if not has_audit:
+    if namespace_label is None:
         return {"checked": False, "count": 0, "beforeFirstRecord": 0, "from": None, "to": None, "pods": []}
     found, before = [], 0
     for pod in pods:
-        if not _is_reviewed(pod, view, policy) or f"{pod.namespace}/{pod.name}" in tally.pods:
+        if not _is_reviewed(pod, view, policy, namespace_label) or f"{pod.namespace}/{pod.name}" in tally.pods:
             continue
         created = pod.pod.metadata.creation_timestamp or ""
         if tally.first_time and created < tally.first_time[: len("2026-12-01T08:15:30")]:
@@ -45,8 +45,8 @@ def missing_records(
     }
 
 
-def _is_reviewed(pod: CountedPod, view: ClusterView, policy: Policy) -> bool:
+def _is_reviewed(pod: CountedPod, view: ClusterView, policy: Policy, namespace_label: str) -> bool:
     """Whether the registration (DESIGN 5.7) sends this pod's CREATE to us; static pods never pass admission."""
     labels = view.labels.get(pod.namespace, {})
     annotations = pod.pod.metadata.annotations or {}
-    return TEAM_LABEL in labels and pod.namespace not in policy.never_judged and MIRROR not in annotations
+    return namespace_label in labels and pod.namespace not in policy.never_judged and MIRROR not in annotations

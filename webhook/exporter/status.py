@@ -21,6 +21,7 @@ from webhook.k8s.objects import Node
 from webhook.k8s.quantity import canonical
 from webhook.policy.active import Policy
 from webhook.policy.model import PricingSpec
+from webhook.policy.registration import NAMESPACE_LABEL
 
 SCHEMA_VERSION = 1
 EVENT_LIMIT = 500  # listed; the summary counts all
@@ -54,6 +55,8 @@ class Observed:
     """What cannot be read of the cluster at present."""
     has_audit: bool = False
     """Whether any audit stream is read at all; without one no record can be missing."""
+    namespace_label: str = NAMESPACE_LABEL
+    """The label by which the registration selects namespaces."""
 
 
 def status_of(view: ClusterView, state: PolicyState, observed: Observed, now: datetime) -> dict[str, Any]:
@@ -84,7 +87,7 @@ def status_of(view: ClusterView, state: PolicyState, observed: Observed, now: da
         "cost": costs.document,
         "gates": gates_of(view, pods, observed.tally, observed.events, owners, stuck_since),
         "history": dict(observed.history),
-        "findings": findings_of(view, policy),
+        "findings": findings_of(view, policy, observed.namespace_label),
         "streams": list(observed.streams),
         "streamTotals": dict(observed.stream_totals),
         "outsidePolicy": outside_policy(pods, view, policy),
@@ -242,7 +245,7 @@ def _decisions(
         "refusedUsers": _top(tally.refused_users),
         "refusedWorkloads": _refused_workloads(tally),
         "recent": tally.recent(),
-        "missing": missing_records(pods, view, policy, tally, observed.has_audit),
+        "missing": missing_records(pods, view, policy, tally, observed.namespace_label if observed.has_audit else None),
     }
 
 
