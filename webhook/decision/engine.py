@@ -439,12 +439,14 @@ class _Judgement:
 
     def _class_of_pods(self, new: Subject) -> str:
         """The class that the pods will have: injected, their own, or the globalDefault (P16); "" without any."""
-        spec, path = new.spec, f"{new.row.pod_spec}/priorityClassName"
+        name, path = new.spec.priority_class_name, f"{new.row.pod_spec}/priorityClassName"
         for each in self.patch:
             if each.path == path:
                 name = each.value if isinstance(each.value, str) else None
-                spec = msgspec.structs.replace(spec, priority_class_name=name)
-        return priority.class_of_pods(spec, self.facts.priority_classes() or {})
+        if name:
+            return name
+        default = priority.global_default(self.facts.priority_classes() or {})
+        return default.metadata.name if default is not None else ""
 
     # -- ends without a judgement --
 

@@ -84,4 +84,4 @@ class Notes(msgspec.Struct):
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        return tuple(Finding(each.code, each.headline) for each in self.items)
+        return tuple([Finding(each.code, each.headline) for each in self.items])

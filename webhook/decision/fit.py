@@ -81,7 +81,7 @@ def ask(request: Request, new: Subject, old: Subject | None, facts: Answers, pol
         old_use=old_use,
         old_pods=old_pods,
         old_active=_active(old, old_pods),
-        is_gpu=any(use.usage[key] > 0 for key in gpu_keys) or _is_unusable(spec, policy),
+        is_gpu=any(map(use.usage.get, gpu_keys)) or _is_unusable(spec, policy),
         gpu=spelled,
         asks=spelled if asks is gpu else _spelled(asks),
         note=_note(request, new, 0 if idle else now_wanted),
@@ -271,7 +271,7 @@ class _Check:
     def _increase(self, each: ResourceQuota) -> dict[str, Quantity]:
         """What the quota would be charged on top, per key that is checked (Q23, Q30)."""
         old = Demand(self.old_use, self.ask.old_pods) if self.old_use else None
-        more = quota.increase(each, Demand(self.use, self.ask.pods or 0), old)
+        more = quota.more(each, Demand(self.use, self.ask.pods or 0), old)
         return more if self.checks_all else {key: amount for key, amount in more.items() if self._is_gpu(key)}
 
     def _is_checked(self, key: str) -> bool:
@@ -363,7 +363,7 @@ class _Check:
 
     def _must_specify(self, each: ResourceQuota) -> bool:
         """Whether every container names what the quota demands (Q17); if not, the pods would all be refused."""
-        if not self.checks_all:
+        if not self.checks_all or not quota.reading(each).demanded:
             return True
         missing = quota.must_specify(each, self.ask.spec)
         if not missing or not self._brings(each, missing):
@@ -385,8 +385,7 @@ class _Check:
         return self.placed.rolls and bool(missing.items() - quota.must_specify(each, self.ask.old_spec).items())
 
     def _is_known(self, each: ResourceQuota) -> bool:
-        hard, used = each.status.hard or {}, each.status.used or {}
-        keys = [key for key in hard if key not in used and quota.is_pod_key(key) and self._is_checked(key)]
+        keys = [key for key in quota.reading(each).unknown if self._is_checked(key)]
         if keys and self._increase(each):
             self._unknown(self._say("why_status", quota=each.metadata.name, keys=", ".join(sorted(keys))))
         return not keys

@@ -121,6 +121,8 @@ def pool_possible(
     pinned to a node by name count only if that node is in the pool (B11); an unknown node is given the benefit.
     An affinity that matches nothing for other reasons is not a conflict of pools.
     """
+    if not node_selector and not placement.terms:
+        return bool(pools)
     pinned = (node_selector or {}).get(label)
     candidates = [pool for pool in pools if pinned is None or pool == pinned]
     live = [

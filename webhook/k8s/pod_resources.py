@@ -6,7 +6,6 @@ resource for which any amount is unusable is left out of the answer, because its
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -246,9 +245,11 @@ def _add_problems(found: list[ResourceProblem], container: str, resources: Resou
 def _add_faults(
     found: list[ResourceProblem], container: str, field: Literal["requests", "limits", "overhead"], amounts: Quantities
 ) -> None:
-    with suppress(TypeError):
+    try:
         if not any(map(_fault, amounts, amounts.values())):
             return
+    except TypeError:  # see below
+        pass
     for name, value in amounts.items():
         try:
             reason = _fault(name, value)

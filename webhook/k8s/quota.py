@@ -191,6 +191,12 @@ class Reading(msgspec.Struct, frozen=True):
     """No API server stores amounts that are none, or negative ones; a file may hold them."""
     ineffective: tuple[str, ...]
     """See `ineffective_keys`."""
+    counts_pods: bool
+    """Whether one of the keys of `status.hard` is a pod's (Q1)."""
+    unknown: tuple[str, ...]
+    """Pod keys of `status.hard` whose usage is not filled in (Q6)."""
+    demanded: tuple[str, ...]
+    """Keys of `status.hard` that every container must name (Q17)."""
 
 
 def reading(quota: ResourceQuota) -> Reading:
@@ -217,7 +223,16 @@ def _read(quota: ResourceQuota) -> Reading:
         hard[key] = limit
         if key in written:
             used[key] = taken
-    return Reading(hard, used, tuple(unreadable), tuple(ineffective_keys(quota)))
+    keys = quota.status.hard or ()
+    return Reading(
+        hard=hard,
+        used=used,
+        unreadable=tuple(unreadable),
+        ineffective=tuple(ineffective_keys(quota)),
+        counts_pods=any(map(is_pod_key, keys)),
+        unknown=tuple(key for key in keys if key not in written and is_pod_key(key)),
+        demanded=tuple(key for key in keys if key in _MUST_SPECIFY),
+    )
 
 
 # -- which quotas match -----------------------------------------------------------------------------------------------
@@ -236,7 +251,7 @@ def matches(quota: ResourceQuota, pod: PodUse) -> bool:
 
     A quota whose status is not filled yet has no keys and matches nothing (Q5).
     """
-    return any(map(is_pod_key, quota.status.hard or ())) and matches_scopes(quota, pod)
+    return reading(quota).counts_pods and matches_scopes(quota, pod)
 
 
 def matches_scopes(quota: ResourceQuota, pod: PodUse) -> bool:
@@ -356,7 +371,7 @@ def check(
             checked.append(quota)
         else:
             early.append(refusal)
-    found = [_exceeded(quota, _more(quota, new, old), new, spec) for quota in checked]
+    found = [_exceeded(quota, more(quota, new, old), new, spec) for quota in checked]
     return early + [violation for violation in found if violation is not None]
 
 
@@ -365,20 +380,20 @@ def increase(quota: ResourceQuota, new: Demand, old: Demand | None = None) -> di
 
     Empty if the quota does not match the new pods.
     """
-    return _more(quota, new, old) if matches(quota, new.use) else {}
+    return more(quota, new, old) if matches(quota, new.use) else {}
 
 
-def _more(quota: ResourceQuota, new: Demand, old: Demand | None) -> dict[str, Quantity]:
-    """`increase` for a quota that matches the new pods."""
+def more(quota: ResourceQuota, new: Demand, old: Demand | None = None) -> dict[str, Quantity]:
+    """`increase` for a quota that is known to match the new pods."""
     usage, pods = new.use.usage, new.pods
     before: Mapping[str, Quantity] = {}
     if old is not None and old.pods > 0 and matches(quota, old.use):
         before = {key: amount * old.pods for key, amount in old.use.usage.items()}
-    more: dict[str, Quantity] = {}
+    found: dict[str, Quantity] = {}
     for key in quota.status.hard or ():
         if key in usage and (amount := usage[key] * pods - before.get(key, 0)) > 0:
-            more[key] = amount
-    return more
+            found[key] = amount
+    return found
 
 
 def charge(quota: ResourceQuota, spec: PodSpec, priority_class: str | None = None) -> ResourceQuota:
@@ -401,7 +416,7 @@ def must_specify(quota: ResourceQuota, spec: PodSpec) -> dict[str, tuple[str, ..
 
     Nothing is missing where the pod has resources of its own.
     """
-    required = [_MUST_SPECIFY[key] for key in quota.status.hard or () if key in _MUST_SPECIFY]
+    required = [_MUST_SPECIFY[key] for key in reading(quota).demanded]
     if not required or has_pod_level_resources(spec):
         return {}
     missing: dict[str, set[str]] = {}
@@ -451,11 +466,11 @@ def _unknown(quota: ResourceQuota) -> Violation:
 
 
 def _exceeded(
-    quota: ResourceQuota, more: Mapping[str, Quantity], new: Demand, spec: PodSpec | None
+    quota: ResourceQuota, asked: Mapping[str, Quantity], new: Demand, spec: PodSpec | None
 ) -> Violation | None:
     hard, known = quota.status.hard or {}, quota.status.used or {}
     try:
-        failing = [key for key, amount in more.items() if parse(known[key]) + amount > parse(hard[key])]
+        failing = [key for key, amount in asked.items() if parse(known[key]) + amount > parse(hard[key])]
     except QuantityError:  # no API server stores such a status; a file may
         return _unknown(quota)
     if not failing:
@@ -464,10 +479,10 @@ def _exceeded(
     keys = {}
     for key in sorted(failing):
         like = written.get(key)
-        alone = like is not None and new.pods == 1 and like.value == more[key]
-        requested = str(like) if alone else _spelled(more[key], key, like)
+        alone = like is not None and new.pods == 1 and like.value == asked[key]
+        requested = str(like) if alone else _spelled(asked[key], key, like)
         texts = (requested, str(parse_amount(known[key])), str(parse_amount(hard[key])))
-        keys[key] = Shortage(more[key], parse(known[key]), parse(hard[key]), texts)
+        keys[key] = Shortage(asked[key], parse(known[key]), parse(hard[key]), texts)
     return Violation(quota.metadata.name, "exceeded", keys=keys)
 
 
