@@ -19,6 +19,7 @@ from tests.audit.samples import abandon, body, write_stream
 from webhook.audit import checkpoint as checkpoints
 from webhook.audit.ledger import Ledger
 from webhook.audit.mirror import Mirror
+from webhook.audit.retention import Limits
 from webhook.audit.segments import ZEROS, last_record, segments_in
 
 WRITER = """
@@ -185,7 +186,7 @@ def test_retention_removes_the_oldest_segments_and_names_the_last_record_that_we
     for number in range(1, 201):
         ledger.append(body(number))
     removed = last_record(segments_in(tmp_path.iterdir())[ledger.stream][-4].path)
-    ledger._keep_segments = 3
+    ledger.limits = Limits(segments=3)
     ledger.retain()
     ledger.close()
     segments = segments_in(tmp_path.iterdir())[ledger.stream]

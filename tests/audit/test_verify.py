@@ -16,6 +16,7 @@ from tests.audit.test_ledger import WRITER, Disk
 from webhook.audit import checkpoint as checkpoints
 from webhook.audit import verify as verification
 from webhook.audit.ledger import Ledger
+from webhook.audit.retention import Limits
 from webhook.audit.segments import ZEROS, segment_name, segments_in
 from webhook.audit.verify import Chain, StreamReport, verify, verify_lines
 
@@ -128,7 +129,7 @@ def test_a_crash_between_the_word_and_the_removal_verifies(tmp_path: Path) -> No
     for number in range(1, 101):
         ledger.append(body(number))
     kept = {path: path.read_bytes() for path in tmp_path.glob("*.jsonl")}
-    ledger._keep_segments = 2
+    ledger.limits = Limits(segments=2)
     ledger.retain()
     ledger.close()
     for path in sorted(kept)[2:]:
@@ -148,7 +149,7 @@ def test_retention_while_a_stream_is_being_verified_is_no_false_alarm(
     def read_and_remove(audit: Path) -> dict[str, list[tuple[bytes, str, int]]]:
         found = read_before(audit)
         if not calls:
-            ledger._keep_segments = 2
+            ledger.limits = Limits(segments=2)
             ledger.retain()
         calls.append(audit)
         return found

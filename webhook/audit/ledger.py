@@ -8,18 +8,20 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable
-from itertools import takewhile
+from collections.abc import Callable, Sequence
+from math import inf
 from pathlib import Path
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from webhook.audit import checkpoint as checkpoints
+from webhook.audit import retention
 from webhook.audit.checkpoint import Checkpoint
 from webhook.audit.mirror import Mirror
 from webhook.audit.record import HEAD_LENGTH, timestamp
-from webhook.audit.segments import CHECKPOINTS_SUFFIX, ZEROS, Segment, last_record, segment_name, segments_in
+from webhook.audit.retention import Limits
+from webhook.audit.segments import CHECKPOINTS_SUFFIX, ZEROS, Segment, segment_name, segments_in
 
 Write = Callable[[int, bytes], int]
 
@@ -32,7 +34,6 @@ CHECKPOINT_SECONDS = 60.0
 _MIRROR_SECONDS = 2.0
 _JOIN_SECONDS = 5.0
 _STREAM_NAMES_TRIED = 60
-_REMOVED_STREAMS_KEPT = 500
 
 
 class LedgerState(msgspec.Struct, frozen=True):
@@ -113,8 +114,7 @@ class Ledger:
         """
         self.directory = directory
         self._segment_bytes = segment_bytes
-        self._keep_segments = keep_segments
-        self._keep_seconds = keep_seconds
+        self.limits = Limits(segments=keep_segments, seconds=inf if keep_seconds is None else keep_seconds)
         self._checkpoint_seconds = checkpoint_seconds
         self._write = write
         self._clock = clock
@@ -303,54 +303,29 @@ class Ledger:
                 self._keeping_trouble = _explain(self.directory, error, "old segments were not removed")
 
     def retain(self) -> None:
-        """Remove the oldest segments beyond `keep_segments` and `keep_seconds`, after a checkpoint that says so.
+        """Remove the oldest segments beyond `limits`, after a checkpoint that says so.
 
         Never the segment being written, nor those of another process that lives. Raises OSError.
         """
         with self._retention:
             streams = segments_in(self.directory.iterdir())
-            total = sum(map(len, streams.values()))
-            for stream, segments in sorted(streams.items(), key=lambda item: _modified(item[1][-1].path)):
-                removable = segments[:-1] if stream == self.stream else segments
-                surplus = max(0, total - self._keep_segments)
-                doomed = removable[:surplus]
-                doomed += takewhile(self._is_old, removable[surplus:])  # a chain is only ever shortened from its start
-                if doomed and (stream == self.stream or not _is_held(segments[-1].path)):
-                    self._remove(stream, doomed)
-                    total -= len(doomed)
-            self._forget_the_longest_gone()
+            for stream, going in retention.surplus(streams, self.limits, self._clock(), self._removable).items():
+                self._remove(stream, going)
+            retention.forget_the_longest_gone(self.directory, self.stream)
 
-    def _forget_the_longest_gone(self) -> None:
-        """A process that crashes for months must not fill the folder with the last words of its streams."""
-        with_segments = segments_in(self.directory.iterdir()).keys() | {self.stream}
-        words = [path for path in self.directory.glob(f"*{CHECKPOINTS_SUFFIX}") if path.stem not in with_segments]
-        for path in sorted(words, key=_modified)[:-_REMOVED_STREAMS_KEPT]:
-            path.unlink(missing_ok=True)
+    def _removable(self, segments: Sequence[Segment]) -> Sequence[Segment]:
+        if segments[-1].stream == self.stream:
+            return segments[:-1]
+        return () if _is_held(segments[-1].path) else segments
 
-    def _is_old(self, segment: Segment) -> bool:
-        return self._keep_seconds is not None and _modified(segment.path) < self._clock() - self._keep_seconds
-
-    def _remove(self, stream: str, doomed: list[Segment]) -> None:
-        """First the signed word that they go, then the files: a crash between the two leaves more than was said."""
-        last = next(filter(None, (last_record(segment.path) for segment in reversed(doomed))), None)
-        if last is not None:
-            seq, digest = last
-            signed = Checkpoint(stream, seq, digest, timestamp(self._clock()), "retention").sign(self.key)
+    def _remove(self, stream: str, going: list[Segment]) -> None:
+        signed = retention.note(stream, going, self.key, self._clock())
+        if signed is not None:
             with self._lock:
-                self._replace_checkpoints(stream, signed)
+                retention.announce(self.directory, signed)
                 if self._mirror:
                     self._mirror.put(checkpoints.encode(signed) + b"\n")
-        for segment in doomed:
-            segment.path.unlink(missing_ok=True)
-
-    def _replace_checkpoints(self, stream: str, retention: Checkpoint) -> None:
-        """Checkpoints of removed records prove nothing any more; without this they would be kept for ever."""
-        path = self._checkpoints_path(stream)
-        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-        kept = [line for line in lines if (known := checkpoints.decode(line)) is None or known.seq > retention.seq]
-        temporary = path.with_name(f"{path.name}.tmp")
-        temporary.write_bytes(b"".join([checkpoints.encode(retention) + b"\n", *kept]))
-        temporary.replace(path)
+        retention.remove(going)
 
 
 def _append_line(path: Path, line: bytes) -> None:
@@ -364,14 +339,6 @@ def _append_line(path: Path, line: bytes) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     finally:
         os.close(descriptor)
-
-
-def _modified(path: Path) -> float:
-    """When a file was last written, in epoch seconds; 0 if it is gone."""
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
 
 
 def _hold(descriptor: int) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:  # everything heavy is imported when the command runs, so that --help is quick
+    from webhook.exporter.collect import Collector
     from webhook.exporter.exporter import Exporter
     from webhook.exporter.live import ViewSource
 
@@ -63,6 +64,14 @@ class ExportError(click.ClickException):
 @click.option("--prometheus", metavar="URL", help="A Prometheus that scrapes DCGM: how busy the GPUs are.")
 @click.option("--interval", type=click.FloatRange(1.0), default=15.0, show_default=True, help="Seconds between rounds.")
 @click.option(
+    "--ledger-size",
+    metavar="GIB",
+    type=click.FloatRange(0.1),
+    default=8.0,
+    show_default=True,
+    help="With --audit kubernetes: how much of what was read is kept; the oldest goes, with a signed note.",
+)
+@click.option(
     "--state",
     type=click.Path(path_type=Path),
     help="Folder that keeps positions, aggregates and history.  [default: OUT/.state; without --out nothing is kept]",
@@ -78,6 +87,7 @@ def command(
     address: str | None,
     prometheus: str | None,
     interval: float,
+    ledger_size: float,
     state: Path | None,
 ) -> None:
     """Write dashboard data, serve the dashboard and metrics.
@@ -90,7 +100,8 @@ def command(
         raise click.UsageError("--serve goes on for ever, --once does not: leave one of them out")
     listen = None if address is None else _address(address)
     folder = state if state is not None else out / ".state" if out is not None else None
-    exporter = _exporter(cluster, audits, policy, public_keys, namespace_label, out, prometheus, folder)
+    collector = _collector(audits, folder, public_keys, ledger_size)
+    exporter = _exporter(cluster, collector, policy, namespace_label, out, prometheus)
     try:
         if once:
             _once(exporter, PATIENCE_SECONDS if _has_no_end(audits) else 0.0, printed=out is None)
@@ -107,18 +118,33 @@ def _address(text: str) -> tuple[str, int]:
     return host.strip("[]") or "0.0.0.0", int(port)
 
 
+def _collector(
+    audits: tuple[str, ...], folder: Path | None, public_keys: tuple[Path, ...], ledger_size: float
+) -> "Collector":
+    from webhook.audit.checkpoint import KeyFileError, load_public_key
+    from webhook.audit.retention import Limits
+    from webhook.exporter.collect import Collector
+    from webhook.exporter.keep import LEDGER_SEGMENTS
+
+    limits = Limits(segments=LEDGER_SEGMENTS, bytes=ledger_size * (1 << 30))
+    try:
+        return Collector(audits, folder, [load_public_key(path) for path in public_keys], limits)
+    except (KeyFileError, OSError) as error:
+        raise ExportError(str(error)) from error
+    except Exception as error:  # the Kubernetes client's own, which is imported only where it is needed
+        if type(error).__name__ != "ConfigException":
+            raise
+        raise ExportError(f"--audit kubernetes: {error}; set KUBECONFIG to a kubeconfig file") from error
+
+
 def _exporter(
     cluster: str,
-    audits: tuple[str, ...],
+    collector: "Collector",
     policy: Path,
-    public_keys: tuple[Path, ...],
     namespace_label: str,
     out: Path | None,
     prometheus: str | None,
-    folder: Path | None,
 ) -> "Exporter":
-    from webhook.audit.checkpoint import KeyFileError, load_public_key
-    from webhook.exporter.collect import Collector
     from webhook.exporter.exporter import Exporter, PolicyFolder
     from webhook.exporter.prometheus import Prometheus, PrometheusUrlError
     from webhook.exporter.publish import copy_dashboard
@@ -129,13 +155,8 @@ def _exporter(
         metrics_source = Prometheus(prometheus) if prometheus else None
         if out is not None:
             copy_dashboard(out)
-        collector = Collector(audits, folder, [load_public_key(path) for path in public_keys])
-    except (PolicyError, PrometheusUrlError, KeyFileError, OSError) as error:
+    except (PolicyError, PrometheusUrlError, OSError) as error:
         raise ExportError(str(error)) from error
-    except Exception as error:  # the Kubernetes client's own, which is imported only where it is needed
-        if type(error).__name__ != "ConfigException":
-            raise
-        raise ExportError(f"--audit kubernetes: {error}; set KUBECONFIG to a kubeconfig file") from error
     return Exporter(
         _source(cluster),
         policies,

@@ -8,12 +8,14 @@ from pathlib import Path
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from webhook.audit import checkpoint as checkpoints
 from webhook.audit.read import Follower, Line, Notice, Position, is_kubernetes
+from webhook.audit.retention import Limits
 from webhook.exporter.chains import ChainStates, Verifier
 from webhook.exporter.decisions import Reader, Tally
 from webhook.exporter.events import EventTally
 from webhook.exporter.history import History
-from webhook.exporter.keep import LedgerCopy
+from webhook.exporter.keep import LIMITS, LedgerCopy
 from webhook.exporter.publish import write_atomically
 
 _log = logging.getLogger(__name__)
@@ -21,6 +23,9 @@ _log = logging.getLogger(__name__)
 STATE_NAME = "exporter-state.json"
 LEDGER_NAME = "ledger"
 """Folder beside the state that gets a copy of what is read from pod logs (DESIGN 5.5)."""
+KEY_NAME = "exporter.key"
+"""Signs what the exporter says about records that its ledger no longer keeps; made at the first start."""
+PUBLIC_KEY_NAME = "exporter.pub"
 STATE_VERSION = 1
 SAVE_SECONDS = 30.0
 """Between two writes of the state; after a crash what came since the last is read once more, and counted once."""
@@ -41,10 +46,16 @@ class State(msgspec.Struct):
 class Collector:
     """Reads what is new from all streams into the aggregates of `state`."""
 
-    def __init__(self, audits: Sequence[str], folder: Path | None, keys: Sequence[Ed25519PublicKey] = ()) -> None:
-        """`folder` keeps the state; None keeps nothing. `keys`: see `Verifier`.
+    def __init__(
+        self,
+        audits: Sequence[str],
+        folder: Path | None,
+        keys: Sequence[Ed25519PublicKey] = (),
+        limits: Limits = LIMITS,
+    ) -> None:
+        """`folder` keeps the state; None keeps nothing. `keys`: see `Verifier`; `limits` are those of the ledger.
 
-        Raises OSError if the folder cannot be made.
+        Raises OSError if the folder cannot be made, KeyFileError if the exporter's own key there cannot be used.
         """
         self.has_audit = bool(audits)
         self.notices: list[Notice] = []
@@ -56,7 +67,7 @@ class Collector:
         self._reader = Reader(self.state.tally)
         self._verifier = Verifier(self.state.chains, keys)
         self._follower = Follower(audits, self.state.position)
-        self._ledger = LedgerCopy(folder / LEDGER_NAME) if folder and any(map(is_kubernetes, audits)) else None
+        self._ledger = _ledger(folder, limits) if folder and any(map(is_kubernetes, audits)) else None
         self._changed = False
         self._saved_at = time.monotonic()
 
@@ -130,6 +141,13 @@ class Collector:
     def close(self) -> None:
         self.save(now=True)
         self._follower.close()
+
+
+def _ledger(folder: Path, limits: Limits) -> LedgerCopy:
+    """The key lies beside the ledger, not in it: what lies in it vouches for the records of the webhook."""
+    key = checkpoints.load_or_create_key(folder / KEY_NAME)
+    (folder / PUBLIC_KEY_NAME).write_bytes(checkpoints.public_pem(key))
+    return LedgerCopy(folder / LEDGER_NAME, key, limits)
 
 
 def _runs(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
