@@ -140,10 +140,13 @@ class View:
     def workloads(self, namespace: str) -> tuple[SeenWorkload, ...] | None:
         if namespace in self._state.partial or self._is_elsewhere(namespace):
             return None
-        tables = [self._state.workloads.get(kind.name) for kind in WORKLOADS]
-        if any(table is None for table in tables):
-            return None
-        return tuple(seen for table in tables if table is not None for seen in table.group(namespace))
+        tables, found = self._state.workloads, list[SeenWorkload]()
+        for kind in WORKLOADS:
+            table = tables.get(kind.name)
+            if table is None:
+                return None
+            found += table.group(namespace)
+        return tuple(found)
 
     def pods(self, namespace: str) -> tuple[Pod, ...] | None:
         if self._state.pods is None or self._is_elsewhere(namespace):

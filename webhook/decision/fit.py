@@ -369,8 +369,7 @@ class _Check:
         if not missing or not self._brings(each, missing):
             return not missing
         text = "; ".join(f"{key} for: {', '.join(names)}" for key, names in missing.items())
-        values = {"namespace": self.request.namespace, "rule": self.rule.name, "missing": text}
-        headline = self._say("must_specify", **values)
+        headline = self._say("must_specify", missing=text)
         rows = (
             ("quota", self._say("must_specify_quota", quota=each.metadata.name)),
             ("fix", self._say("must_specify_fix")),
@@ -392,12 +391,11 @@ class _Check:
 
     def _unknown(self, why: str) -> None:
         denies = self.policy.spec.quota.on_unknown == "deny" and not identity.is_w19(self.request, self.policy.spec)
-        values = {"namespace": self.request.namespace, "rule": self.rule.name, "why": why}
         if denies:
             rows = (("fix", self._say("quota_unknown_fix")),)
-            self.notes.add("QuotaUnknown", self._say("quota_unknown_deny", **values), "deny", rows)
+            self.notes.add("QuotaUnknown", self._say("quota_unknown_deny", why=why), "deny", rows)
         else:
-            self.notes.add("QuotaUnknown", self._say("quota_unknown", **values), "warn")
+            self.notes.add("QuotaUnknown", self._say("quota_unknown", why=why), "warn")
 
     def _idle(self, quotas: Sequence[ResourceQuota]) -> None:
         """Nothing runs now: never refused, but told if even a single pod can never fit."""
@@ -515,7 +513,7 @@ class _Check:
 
     def _say(self, key: str, /, **values: object) -> str:
         text = catalogue(self.language)[f"decision.{key}"]
-        return text.format(**{"namespace": self.request.namespace, "rule": self.rule.name, **values})
+        return text.format(namespace=self.request.namespace, rule=self.rule.name, **values)
 
 
 class _Taken:

@@ -3,13 +3,14 @@
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
+from functools import cache
 
 import msgspec
 
 from webhook.decision.finding import Note, Notes, speaks_of_injection
 from webhook.decision.occupancy import Waiting
 from webhook.k8s.quantity import Quantity, counts_bytes, human, whole
-from webhook.language import say
+from webhook.language import Language, say
 from webhook.policy.model import Mode, Spec
 
 Say = Callable[..., str]
@@ -238,16 +239,18 @@ def denial(denials: Sequence[Note], spec: Spec, decision_id: str) -> str:
     lines: list[str] = []
     for note in denials:
         lines.append(note.headline)
-        lines += [_row(label, text, spec) for label, text in note.rows]
+        lines += [_label(spec.language, label) + text for label, text in note.rows]
     if spec.contact:
-        lines.append(_row("contact", spec.contact, spec))
-    lines.append(_row("decision", decision_id, spec))
+        lines.append(_label(spec.language, "contact") + spec.contact)
+    lines.append(_label(spec.language, "decision") + decision_id)
     return "\n".join(lines)
 
 
-def _row(label: str, text: str, spec: Spec) -> str:
-    name = say(spec.language, f"label.{label}")
-    return f"{_INDENT}{name}{' ' * max(1, _LABEL_COLUMNS - columns(name))}{text}"
+@cache
+def _label(language: Language, label: str) -> str:
+    """What a row opens with, padded to where its text begins."""
+    name = say(language, f"label.{label}")
+    return f"{_INDENT}{name}{' ' * max(1, _LABEL_COLUMNS - columns(name))}"
 
 
 def columns(text: str) -> int:

@@ -93,9 +93,9 @@ def human(value: Quantity, resource: str = "") -> str:
 
     `resource` is a resource name or quota key; it only decides whether the number is in bytes.
     """
-    value = whole(value)
     if counts_bytes(resource):
         return _print(value, "BinarySI" if value % 1024 == 0 else "DecimalSI")
+    value = whole(value)
     return str(value) if type(value) is int else _print(value, "DecimalSI")
 
 
