@@ -1,12 +1,16 @@
 """`gpu-webhook audit`: what is printed, the exit codes, and hostile text."""
 
 import csv
+import fcntl
 import io
 import json
 import os
+import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -255,6 +259,23 @@ def test_b65_json_on_a_terminal_is_stripped_as_well(tmp_path: Path) -> None:
     os.close(terminal)
     os.close(controller)
     assert "x2Jy" in shown
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_a_terminal_of_any_width_shows_who_and_why(tmp_path: Path, columns: int) -> None:
+    with Ledger(tmp_path) as ledger:
+        ledger.append(body(1, "deny", message="\x1b[31masks for 2, free 1"))
+    controller, terminal = os.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
+    command = [sys.executable, "-m", "webhook", "audit", "query", "--audit", str(tmp_path)]
+    subprocess.run(command, stdout=terminal, stderr=subprocess.DEVNULL, env=environment, timeout=20, check=True)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", os.read(controller, 1 << 16).decode()).splitlines()
+    os.close(terminal)
+    os.close(controller)
+    assert max(map(len, shown)) <= columns
+    for words in ("deny", "ai-training", "Deployment/train-1", "alice", "QuotaExceeded: [31masks for 2, free 1"):
+        assert any(words in line for line in shown), words
 
 
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t=", " =", "\r@"])

@@ -2,6 +2,7 @@
 
 import csv
 import sys
+import textwrap
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,6 +23,8 @@ Progress = Callable[[int], object]
 
 _COLUMNS = ("TIME", "VERDICT", "NAMESPACE", "OBJECT", "USER", "RULE", "FINDINGS")
 _ROW = "{:<24}  {:<7}  {:<16}  {:<36}  {:<24}  {:<12}  {}"
+_WIDE = 150
+"""Columns that a terminal needs for a row with a finding worth reading in it."""
 _COLOURS = {"deny": "red", "patch": "cyan", "bad": "red", "gap": "yellow", "intact": "green"}
 _CSV_COLUMNS = [
     *("time", "verdict", "would", "phase", "operation", "dryRun"),
@@ -388,6 +391,8 @@ def _writer(output: str) -> "Callable[[Match], None]":
         on_terminal = sys.stdout.isatty()
         return lambda match: click.echo(printable(match.raw.decode("utf-8", "replace")) if on_terminal else match.raw)
     width = _terminal_width()
+    if width and width < _WIDE:
+        return lambda match: click.echo("\n".join(_narrow_rows(match.entry, width)))
     click.echo(_ROW.format(*_COLUMNS)[:width])
     return lambda match: click.echo(_table_row(match.entry, width))
 
@@ -414,6 +419,18 @@ def _table_row(entry: "Entry", width: int | None) -> str:
     ]
     row = _ROW.format(*map(printable, cells), printable(marks + findings)).rstrip()[:width]
     return click.style(row, fg=_COLOURS.get(entry.verdict)) if width else row
+
+
+def _narrow_rows(entry: "Entry", width: int) -> "Iterator[str]":
+    """What fits no row of a narrow terminal stands under it."""
+    place = f"{entry.object.namespace or '-'}  {entry.object.kind}/{entry.object.label}"
+    row = printable(f"{entry.time}  {entry.verdict:<7}  {place}")[:width]
+    yield click.style(row, fg=_COLOURS.get(entry.verdict))
+    marks = f"{', dry run' if entry.dry_run else ''}{f', would {entry.would}' if entry.would else ''}"
+    yield printable(f"    {entry.user.name}, rule {entry.policy.rule or '-'}{marks}")[:width]
+    for finding in entry.findings:
+        text = printable(f"{finding.code}: {finding.message}")
+        yield from textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="      ")
 
 
 def _csv_row(entry: "Entry") -> list[Any]:
