@@ -251,10 +251,7 @@ class _Check:
         occupancy = self._occupancy()
         taken = {each.metadata.name: _Taken(each, occupancy, self.ask.subject) for each, _ in asking}
         short = [
-            shortage
-            for each, more in asking
-            for key, amount in more.items()
-            if (shortage := self._shortage(each, key, amount, taken[each.metadata.name])) is not None
+            shortage for each, more in asking for shortage in self._shortages(each, more, taken[each.metadata.name])
         ]
         if not short:
             if occupancy.freeing:
@@ -295,11 +292,13 @@ class _Check:
 
     # -- findings --
 
-    def _shortage(self, each: ResourceQuota, key: str, amount: Quantity, taken: "_Taken") -> Shortage | None:
+    def _shortages(self, each: ResourceQuota, more: Mapping[str, Quantity], taken: "_Taken") -> list[Shortage]:
+        hard = quota.reading(each).hard
+        over = [key for key, amount in more.items() if taken.of(key) + amount > hard[key]]
+        return [self._shortage(each, key, more[key], taken) for key in over]
+
+    def _shortage(self, each: ResourceQuota, key: str, amount: Quantity, taken: "_Taken") -> Shortage:
         hard = quota.reading(each).hard[key]
-        held = taken.of(key)
-        if held + amount <= hard:
-            return None
         one, pods = self.use.usage[key], self.ask.pods or 0
         waits = self.ask.subject.kind in self.policy.spec.quota.waiting_kinds or self.ask.subject.kind == "CronJob"
         never = one > hard or (not waits and one * pods > hard)
@@ -311,7 +310,7 @@ class _Check:
             each=one,
             pods=pods,
             old_total=self.old_use.usage.get(key, 0) * self.ask.old_pods if self.old_use else 0,
-            taken=held,
+            taken=taken.of(key),
             hard=hard,
             never=never,
             one_never=one > hard,
@@ -418,8 +417,7 @@ class _Check:
         short = [
             shortage
             for each in quotas
-            for key, amount in self._increase(each).items()
-            if (shortage := self._shortage(each, key, amount, _Taken(each, nothing, self.ask.subject))) is not None
+            for shortage in self._shortages(each, self._increase(each), _Taken(each, nothing, self.ask.subject))
         ]
         never = [msgspec.structs.replace(each, never=True) for each in short if each.total > each.hard]
         if not never:
@@ -530,10 +528,13 @@ class _Taken:
     def of(self, key: str) -> Quantity:
         """Taken of one key, in its own unit."""
         used = self._used[key]
+        if not self._has_pods and not self._gaps:
+            return used
         gaps = sum([gap.use.usage.get(key, 0) * gap.pods for gap in self._gaps])
         if not self._has_pods:
             return used + gaps
-        return max(used, self._charge(self._live, key) + gaps) - self.freeing(key)
+        freeing = self.freeing(key) if self._freeing else 0
+        return max(used, self._charge(self._live, key) + gaps) - freeing
 
     def freeing(self, key: str) -> Quantity:
         return self._charge(self._freeing, key)

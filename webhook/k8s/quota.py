@@ -386,14 +386,11 @@ def increase(quota: ResourceQuota, new: Demand, old: Demand | None = None) -> di
 def more(quota: ResourceQuota, new: Demand, old: Demand | None = None) -> dict[str, Quantity]:
     """`increase` for a quota that is known to match the new pods."""
     usage, pods = new.use.usage, new.pods
-    before: Mapping[str, Quantity] = {}
-    if old is not None and old.pods > 0 and matches(quota, old.use):
-        before = {key: amount * old.pods for key, amount in old.use.usage.items()}
-    found: dict[str, Quantity] = {}
-    for key in quota.status.hard or ():
-        if key in usage and (amount := usage[key] * pods - before.get(key, 0)) > 0:
-            found[key] = amount
-    return found
+    wanted = {key: usage[key] * pods for key in quota.status.hard or () if usage.get(key) and pods > 0}
+    if old is None or old.pods <= 0 or not matches(quota, old.use):
+        return wanted
+    before, old_pods = old.use.usage, old.pods
+    return {key: added for key, amount in wanted.items() if (added := amount - before.get(key, 0) * old_pods) > 0}
 
 
 def charge(quota: ResourceQuota, spec: PodSpec, priority_class: str | None = None) -> ResourceQuota:
