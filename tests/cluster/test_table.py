@@ -56,3 +56,9 @@ def test_kinds_without_a_namespace_are_looked_up_by_name() -> None:
     assert table.get("n2", "n2") == item("", "n2")
     assert table.get("n3", "n3") is None
     assert by_namespace(item("a", "x")) == ("a", "x")
+
+
+def test_a_group_that_holds_one_gives_it_without_a_search() -> None:
+    table = Table([item("", "x"), item("", "y")], by_name)
+    assert table.only("x") == table.get("x", "x") == item("", "x")
+    assert table.only("z") is None

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tests.k8s.recorded import lines, typed
-from webhook.k8s.objects import Pod, PodSpec, ResourceQuota, Workload
+from webhook.k8s.objects import Pod, PodSpec, ResourceQuota, ResourceQuotaStatus, Workload
 from webhook.k8s.quota import (
     Demand,
     PodUse,
@@ -21,6 +21,7 @@ from webhook.k8s.quota import (
     message,
     must_specify,
     pod_use,
+    reading,
     spec_use,
     usage,
     used,
@@ -415,3 +416,13 @@ def test_recorded_workload_update(step: Any) -> None:
         spec=new_template.spec,
     )
     assert bool(found) is bool(step["failed_create"])
+
+
+def test_the_numbers_of_a_quota_belong_to_one_state_of_it() -> None:
+    first = ResourceQuota(status=ResourceQuotaStatus(hard={"pods": "3", "cpu": "x"}, used={"pods": "1", "cpu": "1"}))
+    read = reading(first)
+    assert (read.hard, read.used, read.unreadable, read.unknown) == ({"pods": 3}, {"pods": 1}, ("cpu",), ())
+    assert reading(first) is read
+    changed = msgspec.structs.replace(first, status=ResourceQuotaStatus(hard={"pods": "4"}))
+    assert (reading(changed).hard, reading(changed).used, reading(changed).unknown) == ({"pods": 4}, {}, ("pods",))
+    assert msgspec.json.decode(msgspec.json.encode(first), type=ResourceQuota) == first

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from webhook.k8s.objects import LabelSelector
-from webhook.k8s.selectors import matches, problems
+from webhook.k8s.selectors import compiled, matches, problems
 
 
 def selector(**parts: object) -> LabelSelector:
@@ -51,6 +51,20 @@ def test_labels_and_expressions_are_anded() -> None:
     one = msgspec.structs.replace(expression("Exists"), match_labels={"app": "web"})
     assert matches(one, {"app": "web", "tier": "x"})
     assert not matches(one, {"tier": "x"})
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        LabelSelector(),
+        LabelSelector(match_labels={"a": "1"}),
+        LabelSelector(match_labels={"a": "1", "b": "2"}),
+        msgspec.convert({"matchExpressions": [{"key": "b", "operator": "DoesNotExist"}]}, LabelSelector),
+    ],
+)
+def test_a_compiled_selector_matches_the_same(selector: LabelSelector) -> None:
+    for labels in ({}, {"a": "1"}, {"a": "2"}, {"b": "2"}, {"a": "1", "b": "2"}):
+        assert compiled(selector)(labels) == matches(selector, labels)
 
 
 def test_a_good_selector_has_no_problems() -> None:
