@@ -171,7 +171,8 @@ class _Judgement:
         fit.note_resources(ask, self.notes, self.policy.spec.language)
         if new.spec.resource_claims:
             fit.note_claims(self.facts.quotas(self.request.namespace), self.notes, self.policy.spec.language)
-        placed = fit.Placed(self._class_of_pods(new), self.change == "changed")
+        default = self._default_class(new, rule)
+        placed = fit.Placed(self._class_of_pods(new) or default, default, self.change == "changed")
         self.stale = fit.check(ask, placed, self.request, rule, self.policy, self.facts, self.notes)
 
     def _gather(self, new: Subject, old: Subject | None) -> None:
@@ -438,14 +439,19 @@ class _Judgement:
         return priority.class_chosen_by_user(new.metadata.managed_fields)
 
     def _class_of_pods(self, new: Subject) -> str:
-        """The class that the pods will have: injected, their own, or the globalDefault (P16); "" without any."""
+        """The class that the pod spec names once it is patched; "" without any."""
         name, path = new.spec.priority_class_name, f"{new.row.pod_spec}/priorityClassName"
         for each in self.patch:
             if each.path == path:
                 name = each.value if isinstance(each.value, str) else None
-        if name:
-            return name
-        default = priority.global_default(self.facts.priority_classes() or {})
+        return name or ""
+
+    def _default_class(self, new: Subject, rule: Rule) -> str:
+        """What pods of a template without a class get: the rule's, if Pods are judged, or the globalDefault (P16)."""
+        named, classes = rule.priority_class_name, self.facts.priority_classes() or {}
+        if named in classes and not new.is_pod and "Pod" in self.policy.kinds:
+            return named or ""
+        default = priority.global_default(classes)
         return default.metadata.name if default is not None else ""
 
     # -- ends without a judgement --

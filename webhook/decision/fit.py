@@ -151,9 +151,11 @@ def note_resources(ask: Ask, notes: Notes, language: Language) -> None:
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """What placement made of the pods: the class they will have (P16), and whether their template changes (W3)."""
+    """What placement made of the pods: the class they will have (P16), the class that pods of a template without one
+    get here, and whether the template changes (W3)."""
 
     priority_class: str
+    default_class: str
     rolls: bool
 
 
@@ -208,8 +210,8 @@ class _Check:
         self.language = policy.spec.language
         self.checks_all = policy.spec.quota.resources == "all"
         self.old_use = ask.old_use
-        if ask.old_use is not None and not ask.old_use.priority_class:  # its pods got what pods of this rule get
-            self.old_use = msgspec.structs.replace(ask.old_use, priority_class=placed.priority_class)
+        if ask.old_use is not None and not ask.old_use.priority_class:
+            self.old_use = msgspec.structs.replace(ask.old_use, priority_class=placed.default_class)
         self.grows = grows(ask, self.use, self.old_use)
 
     def run(self) -> bool:
