@@ -2,13 +2,14 @@
 
 from typing import Any
 
+import msgspec
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from tests.k8s.recorded import typed
 from tests.oracle import evaluator
 from webhook.k8s import node_affinity, quota
-from webhook.k8s.objects import PodSpec, ResourceQuota
+from webhook.k8s.objects import NodeSelectorRequirement, PodSpec, ResourceQuota
 from webhook.k8s.pod_resources import is_best_effort, pod_limits, pod_requests
 
 moderate = settings(max_examples=100, deadline=None, print_blob=True)
@@ -178,16 +179,18 @@ def test_allowed_nodes(pod: Any, random_nodes: Any) -> None:
 @moderate
 @given(selecting_pods, nodes)
 def test_a_pool_that_a_node_of_the_oracle_has_is_possible(pod: Any, random_nodes: Any) -> None:
-    """`possible_values` may be kinder than the nodes at hand, never stricter (B16)."""
+    """`is_possible` may be kinder than the nodes at hand, never stricter (B16)."""
     pools = LABELS["gpu.platform/pool"]
     reached = {random_nodes[name].get("gpu.platform/pool") for name in evaluator.allowed_nodes(pod, random_nodes)}
-    possible = node_affinity.possible_values(typed(pod, PodSpec), "gpu.platform/pool", pools, random_nodes.get)
-    assert reached & set(pools) <= possible
+    spec = typed(pod, PodSpec)
+    terms = node_affinity.required_terms(spec)
+    for pool in reached & set(pools):
+        assert node_affinity.is_possible(spec.node_selector, terms, "gpu.platform/pool", [pool], random_nodes.get)
 
 
 @moderate
 @given(selecting_pods, nodes, st.lists(st.sampled_from(["training", "inference"]), min_size=1, unique=True))
-def test_edits_leave_exactly_the_allowed_nodes_of_the_pool(pod: Any, random_nodes: Any, pools: list[str]) -> None:
+def test_anded_leaves_exactly_the_allowed_nodes_of_the_pool(pod: Any, random_nodes: Any, pools: list[str]) -> None:
     """DESIGN rule 1: allowed after = allowed before, intersected with the pool, by the oracle's judgement."""
     before = evaluator.allowed_nodes(pod, random_nodes)
     in_pool = {name for name, labels in random_nodes.items() if labels.get("gpu.platform/pool") in pools}
@@ -196,21 +199,13 @@ def test_edits_leave_exactly_the_allowed_nodes_of_the_pool(pod: Any, random_node
 
 
 def _edited(pod: Any, pools: list[str]) -> Any:
-    """The pod after what `edits_for` says has to be done."""
-    wanted = {"key": "gpu.platform/pool", "operator": "In", "values": pools}
-    edits = node_affinity.edits_for(typed(pod, PodSpec), "gpu.platform/pool", pools)
-    if edits.state == "absent":
-        affinity = pod.get("affinity") or {}
-        required = {"nodeSelectorTerms": [{"matchExpressions": [wanted]}]}
-        node = {**(affinity.get("nodeAffinity") or {}), "requiredDuringSchedulingIgnoredDuringExecution": required}
-        return {**pod, "affinity": {**affinity, "nodeAffinity": node}}
-    if edits.state != "append":
+    """The pod with the pools ANDed into its required node affinity."""
+    wanted = NodeSelectorRequirement("gpu.platform/pool", "In", tuple(pools))
+    before = node_affinity.required_terms(typed(pod, PodSpec))
+    terms = node_affinity.anded(before, wanted)
+    if terms == before:
         return pod
-    required = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    changed = list(required["nodeSelectorTerms"])
-    for edit in edits.terms:
-        term = changed[edit.term]
-        assert edit.has_expressions is bool(term.get("matchExpressions"))
-        changed[edit.term] = {**term, "matchExpressions": [*(term.get("matchExpressions") or []), wanted]}
-    node = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": changed}}
-    return {**pod, "affinity": {**pod["affinity"], "nodeAffinity": node}}
+    affinity = pod.get("affinity") or {}
+    required = {"nodeSelectorTerms": msgspec.to_builtins(terms)}
+    node = {**(affinity.get("nodeAffinity") or {}), "requiredDuringSchedulingIgnoredDuringExecution": required}
+    return {**pod, "affinity": {**affinity, "nodeAffinity": node}}

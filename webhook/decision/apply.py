@@ -7,7 +7,9 @@ import msgspec
 from webhook.decision import placement
 from webhook.decision.finding import Note, Notes
 from webhook.decision.injected import Injected
-from webhook.decision.placement import NodeLookup, Placement
+from webhook.decision.placement import Placement
+from webhook.k8s import node_affinity
+from webhook.k8s.node_affinity import NodeLookup
 from webhook.k8s.objects import NodeSelectorRequirement, PodSpec, PriorityClass
 from webhook.language import Language, catalogue
 from webhook.policy.model import Rule
@@ -117,7 +119,7 @@ def _pool_conflict(spec: PodSpec, path: str, own: Placement, context: Context) -
     pools = context.rule.pools
     if not pools:
         return None
-    if placement.pool_possible(spec.node_selector, own, context.pool_label, pools, context.labels_of):
+    if node_affinity.is_possible(spec.node_selector, own.terms, context.pool_label, pools, context.labels_of):
         return None
     allowed = context.say("or").join(pools)
     field, wants = _pool_wish(spec, path, own, context)

@@ -4,7 +4,7 @@ A Placement is what a PodSpec says of class, required node affinity and tolerati
 Rules are applied to placements; a patch is the difference between two of them (`patch`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -16,9 +16,6 @@ from webhook.k8s.objects import NodeSelectorRequirement, NodeSelectorTerm, PodSp
 from webhook.policy.model import Toleration as PolicyToleration
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-
-NodeLookup = Callable[[str], Mapping[str, str] | None]
-"""Node name -> its labels, None if unknown."""
 
 
 class Placement(msgspec.Struct, frozen=True):
@@ -63,29 +60,9 @@ def requirement(label: str, pools: Sequence[str]) -> NodeSelectorRequirement:
     return NodeSelectorRequirement(label, "In", tuple(pools))
 
 
-def demands(term: NodeSelectorTerm, wanted: NodeSelectorRequirement) -> bool:
-    """Whether a term already holds an equal requirement, whatever the order of its values (N10)."""
-    return any(_equal(each, wanted) for each in term.match_expressions or ())
-
-
-def _equal(one: NodeSelectorRequirement, other: NodeSelectorRequirement) -> bool:
-    return one.key == other.key and one.operator == other.operator and set(one.values or ()) == set(other.values or ())
-
-
 def with_pools(placement: Placement, label: str, pools: Sequence[str]) -> Placement:
-    """AND the pools into the required affinity: into every term that is not empty, never as a term of its own (N6, N7).
-
-    A required affinity that can match nothing (no terms, or only empty ones) is left as it is (N2, N9).
-    """
-    wanted = requirement(label, pools)
-    if placement.terms is None:
-        return msgspec.structs.replace(placement, terms=(NodeSelectorTerm((wanted,)),))
-    terms = tuple(
-        term
-        if node_affinity.is_empty(term) or demands(term, wanted)
-        else NodeSelectorTerm((*(term.match_expressions or ()), wanted), term.match_fields)
-        for term in placement.terms
-    )
+    """AND the pools into the required affinity (N6-N10)."""
+    terms = node_affinity.anded(placement.terms, requirement(label, pools))
     return placement if terms == placement.terms else msgspec.structs.replace(placement, terms=terms)
 
 
@@ -96,57 +73,16 @@ def without_pools(placement: Placement, label: str, pools: Sequence[str]) -> Pla
     else was the user's before us (B16), and stays.
     """
     injected = requirement(label, pools)
-    if placement.terms is None or not any(demands(term, injected) for term in placement.terms):
+    if placement.terms is None or not any(node_affinity.demands(term, injected) for term in placement.terms):
         return placement
     terms = []
     for term in placement.terms:
-        kept = tuple(each for each in term.match_expressions or () if not _equal(each, injected))
+        kept = tuple(each for each in term.match_expressions or () if not node_affinity.equal(each, injected))
         if kept or term.match_fields or not term.match_expressions:
             terms.append(NodeSelectorTerm(kept or None, term.match_fields))
         elif len(placement.terms) > 1:
             terms.append(term)
     return msgspec.structs.replace(placement, terms=tuple(terms) or None)
-
-
-def pool_possible(
-    node_selector: Mapping[str, str] | None,
-    placement: Placement,
-    label: str,
-    pools: Sequence[str],
-    labels_of: NodeLookup,
-) -> bool:
-    """Whether some node of one of the pools can still be chosen, as far as the pool key and node names tell.
-
-    Decided by logic (B16): a pool stays possible if the node selector allows it and some non-empty term does. Terms
-    pinned to a node by name count only if that node is in the pool (B11); an unknown node is given the benefit.
-    An affinity that matches nothing for other reasons is not a conflict of pools.
-    """
-    if not node_selector and not placement.terms:
-        return bool(pools)
-    pinned = (node_selector or {}).get(label)
-    candidates = [pool for pool in pools if pinned is None or pool == pinned]
-    live = [
-        term
-        for term in placement.terms or ()
-        if not node_affinity.is_empty(term) and not node_affinity.term_problem(term)
-    ]
-    if not live:
-        return bool(candidates)
-    return any(_term_allows(term, label, pool, labels_of) for term in live for pool in candidates)
-
-
-def _term_allows(term: NodeSelectorTerm, label: str, pool: str, labels_of: NodeLookup) -> bool:
-    on_pool = (each for each in term.match_expressions or () if each.key == label)
-    if not all(node_affinity.requirement_matches(each, {label: pool}) for each in on_pool):
-        return False
-    return all(_field_allows(each, label, pool, labels_of) for each in term.match_fields or ())
-
-
-def _field_allows(each: NodeSelectorRequirement, label: str, pool: str, labels_of: NodeLookup) -> bool:
-    if each.key != "metadata.name" or each.operator != "In" or not each.values:
-        return True
-    labels = labels_of(each.values[0])
-    return labels is None or labels.get(label) == pool
 
 
 # -- tolerations ------------------------------------------------------------------------------------------------------

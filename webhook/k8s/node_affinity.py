@@ -3,8 +3,7 @@
 `nodeSelector` is ANDed with the required node affinity; the terms of the latter are ORed, their parts ANDed (N1).
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
 
 from webhook.k8s.names import label_value_problem, qualified_name_problem
 from webhook.k8s.objects import NodeSelectorRequirement, NodeSelectorTerm, PodSpec
@@ -133,84 +132,67 @@ def _int64(text: str) -> int | None:
 # -- adding a requirement ---------------------------------------------------------------------------------------------
 
 
-class TermEdit(NamedTuple):
-    """A term that must get the requirement; without `has_expressions` its matchExpressions list must be made (N8)."""
-
-    term: int
-    """Its index in nodeSelectorTerms."""
-    has_expressions: bool
+def equal(one: NodeSelectorRequirement, other: NodeSelectorRequirement) -> bool:
+    """Whether two requirements are the same, whatever the order of their values (N10)."""
+    return one.key == other.key and one.operator == other.operator and set(one.values or ()) == set(other.values or ())
 
 
-class Edits(NamedTuple):
-    """What has to be done so that `key In values` holds for the pod, in no patch language.
+def demands(term: NodeSelectorTerm, wanted: NodeSelectorRequirement) -> bool:
+    """Whether a term already holds an equal requirement; a narrower one is another one (N10)."""
+    return any(equal(each, wanted) for each in term.match_expressions or ())
 
-    absent: there is no required affinity, make one. append: AND it into the listed terms (N6). satisfied: every
-    non-empty term has it already (N10). invalid: the term list is null or empty, leave it for API validation (N9).
-    never: all terms are empty, the pod can never be scheduled, leave it (N7).
+
+def anded(terms: tuple[NodeSelectorTerm, ...] | None, wanted: NodeSelectorRequirement) -> tuple[NodeSelectorTerm, ...]:
+    """Required terms with `wanted` ANDed in: into every term that is not empty, never as a term of its own (N6, N7).
+
+    None means that there is no required affinity: one term is made. Terms that can match nothing (none at all, or only
+    empty ones) are left for API validation, or for the author (N2, N9).
     """
-
-    state: Literal["absent", "append", "satisfied", "invalid", "never"]
-    terms: tuple[TermEdit, ...] = ()
-
-
-def edits_for(spec: PodSpec, key: str, values: Iterable[str]) -> Edits:
-    """Which terms of the required node affinity need `key In values` so that it holds on every branch (N6-N10)."""
-    terms = required_terms(spec)
     if terms is None:
-        return Edits("absent")
-    if not terms:
-        return Edits("invalid")
-    live = [(index, term) for index, term in enumerate(terms) if not is_empty(term)]
-    if not live:
-        return Edits("never")
-    wanted = frozenset(values)
-    missing = tuple(
-        TermEdit(index, bool(term.match_expressions)) for index, term in live if not _requires(term, key, wanted)
-    )
-    return Edits("append", missing) if missing else Edits("satisfied")
-
-
-def _requires(term: NodeSelectorTerm, key: str, values: frozenset[str]) -> bool:
-    """Whether a term already has `key In values`, in any order of the values; a narrower set is another one (N10)."""
-    return any(
-        each.key == key and each.operator == "In" and frozenset(each.values or ()) == values
-        for each in term.match_expressions or ()
+        return (NodeSelectorTerm((wanted,)),)
+    return tuple(
+        term
+        if is_empty(term) or demands(term, wanted)
+        else NodeSelectorTerm((*(term.match_expressions or ()), wanted), term.match_fields)
+        for term in terms
     )
 
 
 # -- what a label can still be ----------------------------------------------------------------------------------------
 
 
-def possible_values(spec: PodSpec, key: str, allowed: Iterable[str], labels_of: NodeLookup | None = None) -> set[str]:
-    """Those of `allowed` that the label `key` of the pod's node can still have, decided by logic (B16).
+def is_possible(
+    node_selector: Mapping[str, str] | None,
+    terms: tuple[NodeSelectorTerm, ...] | None,
+    key: str,
+    values: Sequence[str],
+    labels_of: NodeLookup,
+) -> bool:
+    """Whether the pod's node can carry one of `values` as label `key`, as far as that key and node names tell.
 
-    A value is possible if nodeSelector agrees and one non-empty, parsable term does; other keys are taken as
-    satisfiable. With `labels_of`, a term that names its node counts only for what that node really carries (B11); an
-    unknown node is given the benefit of the doubt. A null or empty term list constrains nothing here: API validation
-    refuses it in its own words (N9).
+    Decided by logic (B16): a value stays possible if nodeSelector agrees and some term does that is neither empty nor
+    a parse error; other keys are taken as satisfiable. Terms pinned to a node by name count only for what that node
+    carries (B11); an unknown node is given the benefit. Terms that match nothing for other reasons rule nothing out.
     """
-    pinned = (spec.node_selector or {}).get(key)
-    values = {value for value in allowed if pinned in (None, value)}
-    terms = required_terms(spec)
-    if not terms:
-        return values
-    live = [term for term in terms if not is_empty(term) and term_problem(term) is None]
-    return {value for value in values if any(_allows(term, key, value, labels_of) for term in live)}
+    if not node_selector and not terms:
+        return bool(values)
+    pinned = (node_selector or {}).get(key)
+    candidates = [value for value in values if pinned is None or value == pinned]
+    live = [term for term in terms or () if not is_empty(term) and not term_problem(term)]
+    if not live:
+        return bool(candidates)
+    return any(_allows(term, key, value, labels_of) for term in live for value in candidates)
 
 
-def _allows(term: NodeSelectorTerm, key: str, value: str, labels_of: NodeLookup | None) -> bool:
+def _allows(term: NodeSelectorTerm, key: str, value: str, labels_of: NodeLookup) -> bool:
     on_key = (each for each in term.match_expressions or () if each.key == key)
     if not all(requirement_matches(each, {key: value}) for each in on_key):
         return False
-    if labels_of is None:
-        return True
-    return all(_node_carries(each, term, key, value, labels_of) for each in term.match_fields or ())
+    return all(_field_allows(each, key, value, labels_of) for each in term.match_fields or ())
 
 
-def _node_carries(
-    field: NodeSelectorRequirement, term: NodeSelectorTerm, key: str, value: str, labels_of: NodeLookup
-) -> bool:
-    if field.key != "metadata.name" or field.operator != "In" or not field.values:
+def _field_allows(each: NodeSelectorRequirement, key: str, value: str, labels_of: NodeLookup) -> bool:
+    if each.key != "metadata.name" or each.operator != "In" or not each.values:
         return True
-    labels = labels_of(field.values[0])
-    return labels is None or (labels.get(key) == value and term_matches(term, field.values[0], labels))
+    labels = labels_of(each.values[0])
+    return labels is None or labels.get(key) == value
