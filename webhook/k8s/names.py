@@ -1,16 +1,37 @@
 """Which names Kubernetes accepts: label keys, label values and resource names, in its own words."""
 
 import re
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import TypeVar
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?", re.ASCII)
 _SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 _NAME_RULE = (
     "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character"
 )
+T = TypeVar("T")
+
+LONGEST = 320
+"""Characters of the longest valid name: a prefix of 253, a slash and 63 more, with a little to spare."""
 
 
-@lru_cache(maxsize=1024)
+def cached_by_name(function: Callable[[str], T]) -> Callable[[str], T]:
+    """An lru_cache for a question about one name, that keeps nothing longer than a valid name can be.
+
+    Names come from whoever may send a manifest, before validation (A1): a thousand kept ones of a megabyte each would
+    be our memory.
+    """
+    kept = lru_cache(maxsize=1024)(function)
+
+    @wraps(function)
+    def look_up(name: str) -> T:
+        return kept(name) if len(name) <= LONGEST else function(name)
+
+    return look_up
+
+
+@cached_by_name
 def qualified_name_problem(name: str) -> str | None:
     """Why `name` is not a label key or resource name (`prefix/name`, the prefix optional), or None if it is one."""
     prefix, slash, rest = name.rpartition("/")

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from webhook.k8s.names import qualified_name_problem
+from webhook.k8s.names import cached_by_name, qualified_name_problem
 from webhook.k8s.objects import Container, PodSpec, Quantities, Resources
-from webhook.k8s.quantity import Amount, Quantity, QuantityError, parse, parse_amount
+from webhook.k8s.quantity import LONGEST, Amount, Quantity, QuantityError, parse, parse_amount
 
 Number = TypeVar("Number", Quantity, Amount)
 
@@ -32,7 +32,7 @@ class ResourceProblem(NamedTuple):
     """The amount as written."""
 
 
-@lru_cache(maxsize=1024)
+@cached_by_name
 def is_extended(name: str) -> bool:
     """Whether `name` is an extended resource such as nvidia.com/gpu (R7)."""
     if "/" not in name or "kubernetes.io/" in name or name.startswith("requests."):
@@ -259,16 +259,21 @@ def _add_faults(
             found.append(ResourceProblem(container, field, name, reason, value))
 
 
-@lru_cache(maxsize=4096, typed=True)
 def _fault(name: str, value: Any) -> Reason | None:
-    """What is wrong with one amount by itself."""
+    """What is wrong with one amount by itself; texts too long for an amount are not kept."""
+    fault = _fault_of(value) if type(value) is not str or len(value) <= LONGEST else "unparsable"
+    return fault if fault != "fractional" or is_extended(name) else None
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _fault_of(value: Any) -> Reason | None:
     try:
         number = parse(value)
     except QuantityError:
         return "unparsable" if value is not None else None
     if number < 0:
         return "negative"
-    return "fractional" if type(number) is not int and is_extended(name) else None
+    return "fractional" if type(number) is not int else None
 
 
 def _differ(request: Any, limit: Any) -> bool:

@@ -10,6 +10,8 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Literal
 
+from webhook.k8s.names import cached_by_name
+
 Quantity = int | Decimal
 """An exact number; whole numbers are ints."""
 
@@ -22,7 +24,7 @@ _BINARY_NAMES = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _SPELLING = re.compile(
     r"([+-]?)(?=\.?[0-9])0*([0-9]*)(?:\.([0-9]*))?(?:([numkMGTPE]?)|([KMGTPE]i)|[eE]([+-]?[0-9]+))", re.ASCII
 )
-_LONGEST = 100  # characters, and digits before the decimal point: nothing real comes near, hostile text goes past
+LONGEST = 100  # characters, and digits before the decimal point: nothing real comes near, hostile text goes past
 _MAX_BINARY = 2**63 - 1
 
 
@@ -99,7 +101,7 @@ def human(value: Quantity, resource: str = "") -> str:
     return str(value) if type(value) is int else _print(value, "DecimalSI")
 
 
-@lru_cache(maxsize=1024)
+@cached_by_name
 def counts_bytes(resource: str) -> bool:
     """Whether amounts of this resource name or quota key are bytes."""
     name = resource.removeprefix("requests.").removeprefix("limits.")
@@ -122,7 +124,7 @@ def _value(value: Any) -> Quantity:
 
 @lru_cache(maxsize=4096)
 def _read(text: str) -> Amount:
-    match = _SPELLING.fullmatch(text.strip()) if len(text) <= _LONGEST else None
+    match = _SPELLING.fullmatch(text.strip()) if len(text) <= LONGEST else None
     if match is None:
         raise QuantityError(text)
     sign, digits, fraction, decimal, binary, exponent = match.groups(default="")
@@ -135,7 +137,7 @@ def _read(text: str) -> Amount:
     else:
         scale += int(exponent) if exponent else _DECIMAL[decimal]
         format_ = "DecimalExponent" if exponent else "DecimalSI"
-        if number and scale + len(str(number)) > _LONGEST:
+        if number and scale + len(str(number)) > LONGEST:
             raise QuantityError(text)
         value = _scaled(number, scale)
     keeps = scale % 3 == 0 and digits and not (digits + fraction).endswith("000") and not binary
@@ -148,7 +150,7 @@ def _scaled(number: int, scale: int) -> Quantity:
         return int(number * 10**scale) if number else 0
     if scale < -9:
         # -(-a // b) rounds up; beyond the number's own length every amount is one nano
-        number, scale = (-(-number // 10 ** (-9 - scale)) if -scale < 2 * _LONGEST else 1), -9
+        number, scale = (-(-number // 10 ** (-9 - scale)) if -scale < 2 * LONGEST else 1), -9
     quotient, rest = divmod(number, int(10**-scale))
     if not rest:
         return quotient

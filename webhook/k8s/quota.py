@@ -6,11 +6,11 @@ whether a quota speaks of a pod and nothing of amounts; `check` only compares. A
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import msgspec
 
+from webhook.k8s.names import cached_by_name
 from webhook.k8s.objects import (
     Affinity,
     ObjectMeta,
@@ -156,7 +156,7 @@ def used(quota: ResourceQuota, pods: Iterable[PodUse], now: float) -> dict[str, 
     return total
 
 
-@lru_cache(maxsize=1024)
+@cached_by_name
 def _request_keys(resource: str) -> tuple[str, ...]:
     """The quota keys under which a request for `resource` is counted; none for resources no quota knows."""
     if resource in _COMPUTE or resource.startswith("hugepages-"):
@@ -238,7 +238,7 @@ def _read(quota: ResourceQuota) -> Reading:
 # -- which quotas match -----------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=1024)
+@cached_by_name
 def is_pod_key(key: str) -> bool:
     """Whether quotas count pods under this key (Q1)."""
     if key in _STANDARD_KEYS or key.startswith(("hugepages-", "requests.hugepages-")):
@@ -276,7 +276,7 @@ def effective_key(key: str) -> str:
     return f"requests.{key.removeprefix('limits.')}"
 
 
-@lru_cache(maxsize=1024)
+@cached_by_name
 def _is_ineffective(key: str) -> bool:
     if "/" not in key or key.startswith(("requests.", "count/")):
         return False
