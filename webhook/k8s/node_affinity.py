@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from webhook.k8s.names import label_value_problem, qualified_name_problem
 from webhook.k8s.objects import NodeSelectorRequirement, NodeSelectorTerm, PodSpec
+from webhook.k8s.selectors import satisfied
 
 NodeLookup = Callable[[str], Mapping[str, str] | None]
 """Node name -> its labels, None if the node is not known."""
@@ -55,19 +56,9 @@ def is_empty(term: NodeSelectorTerm) -> bool:
 
 def requirement_matches(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
     """Whether labels satisfy one expression; keys and values are compared byte for byte (N3, N20)."""
-    value = labels.get(requirement.key)
-    match requirement.operator:
-        case "In":
-            return value is not None and value in (requirement.values or ())
-        case "NotIn":
-            return value is None or value not in (requirement.values or ())
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt" | "Lt":
-            return _compares(requirement, value)
-    return False
+    if requirement.operator in ("Gt", "Lt"):
+        return _compares(requirement, labels.get(requirement.key))
+    return satisfied(requirement, labels)
 
 
 def field_matches(requirement: NodeSelectorRequirement, node_name: str) -> bool:

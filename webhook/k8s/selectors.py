@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from webhook.k8s.names import label_value_problem, qualified_name_problem
-from webhook.k8s.objects import LabelSelector, LabelSelectorRequirement
+from webhook.k8s.objects import LabelSelector, LabelSelectorRequirement, NodeSelectorRequirement
 
 _NEEDS_VALUES = ("In", "NotIn")
 _FORBIDS_VALUES = ("Exists", "DoesNotExist")
@@ -19,7 +19,7 @@ def matches(selector: LabelSelector | None, labels: Mapping[str, str] | None) ->
     labels = labels or {}
     if selector.match_labels and any(labels.get(key) != value for key, value in selector.match_labels.items()):
         return False
-    return all(_satisfied(requirement, labels) for requirement in selector.match_expressions or ())
+    return all(satisfied(requirement, labels) for requirement in selector.match_expressions or ())
 
 
 def compiled(selector: LabelSelector) -> Callable[[Mapping[str, str]], bool]:
@@ -38,7 +38,8 @@ def problems(selector: LabelSelector) -> list[str]:
     return [*_label_problems(selector), *_expression_problems(selector)]
 
 
-def _satisfied(requirement: LabelSelectorRequirement, labels: Mapping[str, str]) -> bool:
+def satisfied(requirement: LabelSelectorRequirement | NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
+    """Whether labels satisfy one requirement by the operators that all selectors share, byte for byte (N3, N20)."""
     value = labels.get(requirement.key)
     match requirement.operator:
         case "In":
