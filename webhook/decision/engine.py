@@ -316,14 +316,13 @@ class _Judgement:
             before = [*apply.conflicts(old.spec, old.row.dotted, old_own, context), *self._node_name(old, context)]
         for conflict in found:
             on_conflict = rule.on_priority_conflict if conflict.code == "PriorityConflict" else rule.on_pool_conflict
+            is_new = conflict not in before
             if controlled:
                 self.notes.add("ControllerPod", self._say("controller_pod", what=conflict.headline))
-            elif conflict in before or on_conflict == "keep":
-                self.notes.add(conflict.code, conflict.headline, "warn")
-            elif on_conflict == "deny":
+            elif on_conflict == "override" and is_new and not _is_system(own.priority_class):
+                continue  # the rule's class takes its place (see `apply`)
+            elif on_conflict == "deny" and is_new:
                 self.notes.items.append(_denying(conflict))
-            elif not _is_system(own.priority_class):
-                continue
             else:
                 self.notes.add(conflict.code, conflict.headline, "warn")
             kept.add(conflict.code)
