@@ -2,7 +2,7 @@
 
 import datetime as dt
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cryptography import x509
@@ -83,10 +83,6 @@ def read_certificates(pem: bytes) -> tuple[Certificate, ...]:
 def trusted(leaf: Certificate, bundle: Iterable[Certificate], now: dt.datetime) -> bool:
     """Whether a client that trusts `bundle` accepts the leaf at that time, its name aside."""
     return leaf.valid_at(now) and any(ca.valid_at(now) and leaf.issued_by(ca) for ca in bundle)
-
-
-def issuer_of(leaf: Certificate, bundle: Sequence[Certificate]) -> Certificate | None:
-    return next((ca for ca in bundle if leaf.issued_by(ca)), None)
 
 
 def _public_bytes(key: object) -> bytes:
