@@ -8,8 +8,8 @@ from typing import Any
 from flask import Flask, Response, request
 
 from webhook.server import application
+from webhook.server.connection import DeadlineSocket
 from webhook.server.tls import Certificate
-from webhook.server.worker import DeadlineSocket
 
 ANSWER = b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"","allowed":true}}'
 

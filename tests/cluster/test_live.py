@@ -17,7 +17,7 @@ from webhook.cluster import kinds
 from webhook.cluster.api import Api, ClusterError, connect
 from webhook.cluster.live import LiveCluster
 from webhook.cluster.snapshot import Snapshot
-from webhook.decision.facts import Note
+from webhook.decision.facts import MustWaitError, Note
 
 DATA = Path(__file__).parents[1] / "data"
 DEPLOYMENTS = kinds.WORKLOAD_KINDS["Deployment"].path()
@@ -165,6 +165,25 @@ def test_the_parent_of_a_scale_is_read_where_workloads_are_not_kept(fake: FakeAp
         assert parent is not None
         assert (parent.kind, parent.spec.replicas) == ("StatefulSet", 3)
         assert cluster.current().parent("web-shop", "JobSet", "db") is None
+
+
+def test_whoever_may_not_wait_gets_what_is_known_and_is_told_where_a_read_is_needed(fake: FakeApi) -> None:
+    fake.put(team("team-a"))
+    with live(fake) as cluster:
+        fake.objects["Namespace"]["", "team-new"] = team("team-new")
+        fake.objects["Node"]["", "n9"] = node("n9", pool="a100")
+        at_once = cluster.current(may_wait=False)
+        assert at_once.namespace_labels("team-a") is not None
+        for asks in (
+            lambda: at_once.namespace_labels("team-new"),
+            lambda: at_once.node_labels("n9"),
+            lambda: at_once.parent("team-a", "Deployment", "no-such"),
+        ):
+            with pytest.raises(MustWaitError):
+                asks()
+        assert fake.count(f"{NAMESPACES}/team-new") == 0
+        waited = cluster.current().namespace_labels("team-new")
+        assert at_once.namespace_labels("team-new") == waited  # what somebody else waited for is known now
 
 
 def test_names_from_reviews_lead_nowhere_else(fake: FakeApi) -> None:

@@ -522,7 +522,7 @@ class Stale:
         self._stale = stale
         self._fresh = fresh
 
-    def current(self) -> Any:
+    def current(self, may_wait: bool = True) -> Any:
         view = copy.copy(self._stale.current())
         view.is_fresh = False
         return view

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from flask.testing import FlaskClient
+from werkzeug.test import Client
 
 from webhook.decision.facts import Facts, Note
 from webhook.decision.request import Request
@@ -52,7 +52,7 @@ class Source:
         self.asked: list[tuple[str, float]] = []
         self.notes: list[Note] = []
 
-    def current(self) -> Any:
+    def current(self, may_wait: bool = True) -> Any:
         return View(is_fresh=False)
 
     def fresh(self, namespace: str, timeout: float = 0.3) -> Any:
@@ -90,7 +90,7 @@ class Site:
             metrics=self.metrics,
             health=self.health,
         )
-        self.client: FlaskClient = self.app.test_client()
+        self.client = Client(self.app)
 
     def append(self, body: bytes) -> bool:
         self.records.append(json.loads(body))

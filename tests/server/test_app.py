@@ -2,12 +2,13 @@
 
 import io
 import json
+import time
 from typing import Any
 
 import pytest
 
-from tests.server.standin import Site, Source, golden, policy
-from webhook.decision.facts import Note
+from tests.server.standin import Site, Source, View, golden, policy
+from webhook.decision.facts import MustWaitError, Note
 from webhook.decision.request import Request
 from webhook.decision.result import Decision, Finding, PatchOperation
 from webhook.k8s.objects import Workload
@@ -69,6 +70,18 @@ def test_b57_what_a_dry_run_admits_is_not_remembered() -> None:
     assert source.notes == []
     site.post(golden("deployment-apply", "validate"), "/validate")
     assert len(source.notes) == 1
+
+
+def test_a_review_that_must_wait_leaves_no_trace_until_it_has_waited() -> None:
+    def stale(request: Request, _policy: Any, facts: Any, **_: Any) -> Decision:
+        return Decision(id=request.id, verdict="deny", message="quota", stale=not facts.is_fresh)
+
+    site = Site(stale, Source(View(is_fresh=True)))
+    with pytest.raises(MustWaitError):
+        site.app.answer("/mutate", golden("pod-create"), time.monotonic(), may_wait=False)
+    assert (site.records, site.metric("gpu_webhook_decisions_total")) == ([], 0)
+    status, _ = site.app.answer("/mutate", golden("pod-create"), time.monotonic())
+    assert (status, len(site.records), site.metric("gpu_webhook_decisions_total")) == (200, 1, 1)
 
 
 def test_a_fault_while_judging_is_allowed_recorded_and_counted_and_shows_no_trace() -> None:

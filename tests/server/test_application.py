@@ -10,8 +10,8 @@ from tests.server.clients import Client, context
 from tests.server.serving import ROOT
 from webhook.certs.issue import LocalFiles
 from webhook.server import application
+from webhook.server.connection import DeadlineSocket
 from webhook.server.tls import Certificate
-from webhook.server.worker import DeadlineSocket
 
 SHORT = """
 import sys
@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.bench.echo import Echo
 from webhook.server import application
 from webhook.server.tls import Certificate
-from webhook.server.worker import DeadlineSocket
+from webhook.server.connection import DeadlineSocket
 listener = application.listen("127.0.0.1:0")
 print(listener.getsockname()[1], flush=True)
 certificate = Certificate(Path(sys.argv[1]), Path(sys.argv[2]), DeadlineSocket)

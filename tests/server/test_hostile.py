@@ -13,8 +13,8 @@ from tests.server.clients import HOST, Answer, Client, connect, hostile, post
 from tests.server.serving import Serving
 from tests.server.standin import golden
 from webhook.certs.issue import local_pair
-from webhook.server import worker
-from webhook.server.worker import DeadlineSocket
+from webhook.server import connection
+from webhook.server.connection import DeadlineSocket
 
 CROWDS = {
     "silent": {"silent": 50},
@@ -189,7 +189,7 @@ def test_a_request_has_one_deadline_for_all_its_bytes(
     pair: tuple[DeadlineSocket, ssl.SSLSocket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A byte now and then does not buy more time."""
-    monkeypatch.setattr(worker, "REQUEST", 0.3)
+    monkeypatch.setattr(connection, "REQUEST", 0.3)
     server, client = pair
     server.setblocking(True)
     start = time.monotonic()
@@ -207,7 +207,7 @@ def test_a_request_has_one_deadline_for_all_its_bytes(
 def test_silence_within_a_request_ends_at_its_deadline(
     pair: tuple[DeadlineSocket, ssl.SSLSocket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "REQUEST", 0.2)
+    monkeypatch.setattr(connection, "REQUEST", 0.2)
     server, _ = pair
     server.setblocking(True)
     with pytest.raises(ConnectionResetError):

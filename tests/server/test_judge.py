@@ -1,11 +1,12 @@
 """From a request to a decision in time, with one fresh look before a quota denial, and never an exception."""
 
+import time
 from typing import Any
 
 import pytest
 
 from tests.server.standin import Source, View, golden, policy
-from webhook.decision.facts import Facts
+from webhook.decision.facts import Facts, MustWaitError
 from webhook.decision.request import Request
 from webhook.decision.result import Decision
 from webhook.policy.active import Policy
@@ -117,3 +118,19 @@ def test_the_warning_is_in_the_policys_language() -> None:
     judge = Judge(Source(), lambda: None, engine)
     warning = judge.judge(REQUEST, policy(language="zh"), asked_at=0.0).warnings[0]
     assert not warning.isascii()
+
+
+def test_whoever_may_not_wait_is_told_that_a_fresh_read_is_needed() -> None:
+    engine, source = Engine(), Source(View(is_fresh=True))
+    judge = Judge(source, lambda: None, engine, clock=Clock())
+    with pytest.raises(MustWaitError):
+        judge.judge(REQUEST, policy(), asked_at=100.0, may_wait=False)
+    assert (engine.calls, source.asked) == ([(False, False)], [])
+
+
+def test_whoever_may_not_wait_is_told_so_by_the_facts_too() -> None:
+    def looks_up(*_: Any, **__: Any) -> Decision:
+        raise MustWaitError
+
+    with pytest.raises(MustWaitError):
+        Judge(Source(), lambda: None, looks_up).judge(REQUEST, policy(), time.monotonic(), may_wait=False)

@@ -85,9 +85,9 @@ def command(
     """
     _log_to_stderr()
     from webhook.server import application
+    from webhook.server.connection import DeadlineSocket
     from webhook.server.process import Options, Process
     from webhook.server.tls import Certificate, CertificateError
-    from webhook.server.worker import DeadlineSocket
 
     namespace = own_namespace if own_namespace is not None else _pod_namespace()
     _check_policy(policy, namespace)

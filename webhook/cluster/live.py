@@ -66,14 +66,16 @@ class LiveCluster:
         )
         self._reads = BoundedReads(api)
         self._lookup = LiveLookup(self._reads)
+        self._kept = self._lookup.without_waiting()
         self._reflectors = {kind.name: Reflector(api, kind, self._store, backoff=backoff()) for kind in kinds.WATCHED}
         self._stale_after = stale_after
         self._probed = (float("-inf"), False)
 
     # -- FactSource ---------------------------------------------------------------------------------------------------
 
-    def current(self) -> View:
-        return View(self._store.state, self._notebook.notes, self._clock(), is_fresh=False, lookup=self._lookup)
+    def current(self, may_wait: bool = True) -> View:
+        lookup = self._lookup if may_wait else self._kept
+        return View(self._store.state, self._notebook.notes, self._clock(), is_fresh=False, lookup=lookup)
 
     def fresh(self, namespace: str, timeout: float = 0.3) -> View | None:
         """Quotas, workloads and pods of a namespace as they are now, everything else as the watches have it.

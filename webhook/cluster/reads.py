@@ -1,5 +1,6 @@
 """Live reads with a hard limit: on how long a caller waits, and on how many threads a dead API server can hold."""
 
+import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -12,6 +13,7 @@ from webhook.cluster import kinds
 from webhook.cluster.api import Api, ApiError
 from webhook.cluster.kinds import Kind, slimmer
 from webhook.cluster.view import Labels
+from webhook.decision.facts import MustWaitError
 from webhook.k8s.objects import Workload
 
 CALLERS = 6
@@ -83,6 +85,13 @@ class LiveLookup:
         self._reads = reads
         self._clock = clock
         self._cached: dict[str, tuple[float, Any]] = {}
+        self._may_wait = True
+
+    def without_waiting(self) -> "LiveLookup":
+        """The same answers as far as they are kept; raises MustWaitError instead of reading."""
+        other = copy.copy(self)
+        other._may_wait = False
+        return other
 
     def namespace_labels(self, namespace: str) -> Labels | None:
         found = self._find(kinds.NAMESPACE, None, namespace, KEPT)
@@ -105,6 +114,8 @@ class LiveLookup:
         until, found = self._cached.get(path, (0.0, None))
         if self._clock() < until:
             return found
+        if not self._may_wait:
+            raise MustWaitError
         found = self._read(kind, path)
         if len(self._cached) >= _MAX_CACHED:  # names come from users; the memory for them must not grow with them
             self._cached.clear()

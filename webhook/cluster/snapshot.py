@@ -67,7 +67,7 @@ class Snapshot:
         after._state = msgspec.structs.replace(self._state, quotas=quotas.with_group(namespace, raised))
         return after
 
-    def current(self) -> View:
+    def current(self, may_wait: bool = True) -> View:
         return View(self._state, self._notebook.notes, self._clock(), is_fresh=True)
 
     def fresh(self, namespace: str, timeout: float = 0.3) -> View | None:

@@ -78,11 +78,21 @@ class Facts(Protocol):
         """What this process has just admitted in a namespace."""
 
 
+class MustWaitError(Exception):
+    """An answer needs a live read, and whoever asks may not wait for one: to be asked again by somebody who may.
+
+    Asking again costs nothing but time, because `decide` is pure.
+    """
+
+
 class FactSource(Protocol):
     """Who hands out facts: `webhook.cluster.live` or `webhook.cluster.snapshot`."""
 
-    def current(self) -> Facts:
-        """The facts as last published; cheap, never blocks."""
+    def current(self, may_wait: bool = True) -> Facts:
+        """The facts as last published; cheap, never blocks.
+
+        Without `may_wait`, they raise MustWaitError where they would read what was not published (H16).
+        """
 
     def fresh(self, namespace: str, timeout: float = 0.3) -> Facts | None:
         """One bounded read of a namespace's quotas, workloads and pods; None if it failed in time (rule 3)."""

@@ -27,8 +27,8 @@ def create_app(
     metrics: Metrics,
     health: Health,
     served: Callable[[int], None] = lambda _size: None,
-) -> Flask:
-    """Wire the parts together; all of them live as long as the process.
+) -> Reviews:
+    """Wire the parts together, reviews in front of Flask's pages; all of them live as long as the process.
 
     `policy` gives the one in force now; `served` is told the size of each review, in bytes, once it is judged.
     """
@@ -48,10 +48,9 @@ def create_app(
         return Response(metrics.render(), content_type=CONTENT_TYPE_LATEST)
 
     _answer_errors(app, metrics)
-    app.wsgi_app = Reviews(  # type: ignore[method-assign]
+    return Reviews(
         app.wsgi_app, policy=policy, source=source, judge=judge, ledger=ledger, metrics=metrics, served=served
     )
-    return app
 
 
 def _answer_errors(app: Flask, metrics: Metrics) -> None:

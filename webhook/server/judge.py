@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from webhook.decision.engine import decide, unjudged
-from webhook.decision.facts import Facts, FactSource
+from webhook.decision.facts import Facts, FactSource, MustWaitError
 from webhook.decision.request import Request
 from webhook.decision.result import Decision
 from webhook.language import say
@@ -44,10 +44,15 @@ class Judge:
         self._budget = budget
         self._clock = clock
 
-    def judge(self, request: Request, policy: Policy, asked_at: float) -> Decision:
-        """The decision about a request that could be read at `asked_at` (of `clock`). Never raises."""
+    def judge(self, request: Request, policy: Policy, asked_at: float, may_wait: bool = True) -> Decision:
+        """The decision about a request that could be read at `asked_at` (of `clock`).
+
+        Raises nothing but MustWaitError, and that only without `may_wait`, where a live read is needed.
+        """
         try:
-            decision = self._decided(request, policy, asked_at)
+            decision = self._decided(request, policy, asked_at, may_wait)
+        except MustWaitError:
+            raise
         except Exception:
             log.exception("decision %s: allowed unchecked after a fault of ours (uid %r)", request.id, request.uid)
             self._on_fault()
@@ -56,14 +61,16 @@ class Judge:
             return _unchecked(request, policy, "OverBudget", "decision.over_budget")
         return decision
 
-    def _decided(self, request: Request, policy: Policy, asked_at: float) -> Decision | None:
+    def _decided(self, request: Request, policy: Policy, asked_at: float, may_wait: bool) -> Decision | None:
         """None when there is no time left to start or to go on."""
         if self._left(asked_at) <= 0:
             return None
-        facts = self._source.current()
+        facts = self._source.current(may_wait)
         decision = self._decide(request, policy, facts)
         if not decision.stale:
             return decision
+        if not may_wait:
+            raise MustWaitError
         left = self._left(asked_at)
         if left <= 0:
             return None

@@ -1,17 +1,17 @@
 """POST /mutate and POST /validate: the straight line from the bytes of a review to a recorded decision and back.
 
-These two are plain WSGI around the Flask application. Flask's way through routing, contexts and signals takes a tenth
-of a millisecond, more than everything that happens here, and the API server waits for each of these answers.
+The API server waits for each of these answers, so they go around Flask, whose routing, contexts and signals cost more
+than everything that happens here, and where they can around WSGI: the worker asks `answer` itself.
 """
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
 from webhook.audit import record
-from webhook.decision.facts import FactSource
+from webhook.decision.facts import FactSource, MustWaitError
 from webhook.decision.request import Phase
 from webhook.policy.active import Policy
 from webhook.server import wire
@@ -41,7 +41,9 @@ class Ledger(Protocol):
 
 
 class Reviews:
-    """Answers reviews itself and hands every other path to `pages`."""
+    """Answers reviews itself and hands every other path to `pages`: `webhook.server.worker.AnswersAtOnce`."""
+
+    at_once: Collection[str] = _PHASES.keys()
 
     def __init__(
         self,
@@ -63,26 +65,43 @@ class Reviews:
         self._served = served
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        phase = _PHASES.get(environ["PATH_INFO"])
-        if phase is None:
+        path = environ["PATH_INFO"]
+        if path not in _PHASES:
             return self._pages(environ, start_response)
         try:
-            answer = self._review(environ, phase)
+            body = read_body(environ)
         except WireError as error:
-            return self._refuse(error, environ, start_response)
-        except Exception:
-            log.exception("fault while answering POST %s", environ["PATH_INFO"])
-            self._metrics.failed("answer")
-            return self._refuse(WireError(500, "internal error; the server's log has it"), environ, start_response)
-        start_response("200 OK", [("Content-Type", JSON), ("Content-Length", str(len(answer)))])
+            status, answer = self._refuse(error)
+        else:
+            status, answer = self.answer(path, body, environ.get(ASKED_AT) or time.monotonic())
+        headers = [("Content-Type", JSON), ("Content-Length", str(len(answer)))]
+        if status == HTTPStatus.METHOD_NOT_ALLOWED:
+            headers.append(("Allow", "POST"))
+        if has_unread_body(environ):
+            headers.append(("Connection", "close"))
+        start_response(f"{status} {HTTPStatus(status).phrase}", headers)
         return (answer,)
 
-    def _review(self, environ: Environ, phase: Phase) -> bytes:
-        asked_at: float = environ.get(ASKED_AT) or time.monotonic()
-        body = read_body(environ)
+    def answer(self, path: str, body: bytes, asked_at: float, may_wait: bool = True) -> tuple[int, bytes]:
+        """Status and body for a review that came to `path` and could be read at `asked_at` (time.monotonic).
+
+        Raises MustWaitError if it may not wait and would have to: then nothing was recorded or counted.
+        """
+        try:
+            return 200, self._review(body, _PHASES[path], asked_at, may_wait)
+        except WireError as error:
+            return self._refuse(error)
+        except MustWaitError:
+            raise
+        except Exception:
+            log.exception("fault while answering POST %s", path)
+            self._metrics.failed("answer")
+            return self._refuse(WireError(500, "internal error; the server's log has it"))
+
+    def _review(self, body: bytes, phase: Phase, asked_at: float, may_wait: bool) -> bytes:
         asked = wire.decode(body, phase, time.time())
         policy = self._policy()
-        decision = self._judge.judge(asked, policy, asked_at)
+        decision = self._judge.judge(asked, policy, asked_at, may_wait)
         seconds = time.monotonic() - asked_at
         try:
             self._ledger.append(record.encode(asked, decision, policy.name, policy.revision, seconds * 1000))
@@ -95,16 +114,9 @@ class Reviews:
         self._served(len(body))
         return wire.encode(asked, decision)
 
-    def _refuse(self, error: WireError, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+    def _refuse(self, error: WireError) -> tuple[int, bytes]:
         self._metrics.refused(error.status)
-        answer = wire.encode_error(error.status, error.reason)
-        headers = [("Content-Type", JSON), ("Content-Length", str(len(answer)))]
-        if error.status == HTTPStatus.METHOD_NOT_ALLOWED:
-            headers.append(("Allow", "POST"))
-        if has_unread_body(environ):
-            headers.append(("Connection", "close"))
-        start_response(f"{error.status} {HTTPStatus(error.status).phrase}", headers)
-        return (answer,)
+        return error.status, wire.encode_error(error.status, error.reason)
 
 
 def read_body(environ: Environ) -> bytes:
