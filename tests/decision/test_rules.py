@@ -160,6 +160,12 @@ class TestRule2:
         for quota_ in (quota(gpu=("8", "0")), quota(limits_memory=("1Gi", "0"))):
             assert update(new, old, quota_).verdict == "allow"
 
+    def test_a_cron_job_stays_editable_where_usage_is_unknown(self) -> None:
+        old, uncounted = workload("CronJob", gpus=4), quota(gpu=("8", "0"))
+        uncounted["status"]["used"] = {}
+        assert update(labelled(old), old, uncounted, options=STRICT).verdict == "allow"
+        assert answer(old, uncounted, options=STRICT).verdict == "deny"
+
     def test_a_cron_job_is_refused_for_what_an_update_adds(self) -> None:
         old, new = workload("CronJob", gpus=4), workload("CronJob", gpus=9)
         assert update(new, old, quota(gpu=("8", "0"))).verdict == "deny"

@@ -16,7 +16,7 @@ from webhook.k8s import limit_range, pod_resources, quota, workloads
 from webhook.k8s.objects import PodSpec, ResourceQuota
 from webhook.k8s.quantity import Quantity, canonical, human, parse
 from webhook.k8s.quota import Demand, PodUse
-from webhook.language import Language, catalogue, say
+from webhook.language import Language, say
 from webhook.policy.active import Policy
 from webhook.policy.model import Rule
 
@@ -218,7 +218,7 @@ class _Check:
         quotas = self.facts.quotas(self.request.namespace)
         if quotas is None and self.ask.active and self.grows:
             self._unknown(self._say("why_read"))
-        if not quotas:
+        if not quotas or self._plainly_fits(quotas):
             return False
         self._note_keys(quotas)
         matching = [each for each in quotas if self._is_readable(each) and quota.matches(each, self.use)]
@@ -230,6 +230,21 @@ class _Check:
             self._note_uncomputed(quotas)
         known = [each for each in matching if self._must_specify(each) and self._is_known(each)]
         return self._one_run(known) if self.ask.subject.kind == "CronJob" else self._compare(known)
+
+    def _plainly_fits(self, quotas: Sequence[ResourceQuota]) -> bool:
+        """The usual end of a Pod, told in one look: nothing is wrong with any quota, and `used` leaves room in each."""
+        if not self.ask.subject.is_pod:
+            return False
+        usage = self.use.usage
+        for each in quotas:
+            found = quota.reading(each)
+            if not found.is_sound or (self.checks_all and quota.must_specify(each, self.ask.spec)):
+                return False
+            if quota.matches(each, self.use):
+                for key, hard in found.hard.items():
+                    if key in usage and found.used[key] + usage[key] > hard:
+                        return False
+        return True
 
     def _is_readable(self, each: ResourceQuota) -> bool:
         """No API server stores amounts that are none; a file may hold them."""
@@ -386,7 +401,7 @@ class _Check:
 
     def _is_known(self, each: ResourceQuota) -> bool:
         keys = [key for key in quota.reading(each).unknown if self._is_checked(key)]
-        if keys and self._increase(each):
+        if keys and self.grows and self._increase(each):  # a CronJob has no old pods, its increase is all of a run
             self._unknown(self._say("why_status", quota=each.metadata.name, keys=", ".join(sorted(keys))))
         return not keys
 
@@ -512,8 +527,8 @@ class _Check:
                     return
 
     def _say(self, key: str, /, **values: object) -> str:
-        text = catalogue(self.language)[f"decision.{key}"]
-        return text.format(namespace=self.request.namespace, rule=self.rule.name, **values)
+        values["namespace"], values["rule"] = self.request.namespace, self.rule.name
+        return say(self.language, f"decision.{key}", **values)
 
 
 class _Taken:
