@@ -11,7 +11,7 @@ from webhook.decision.placement import Placement
 from webhook.k8s import node_affinity
 from webhook.k8s.node_affinity import NodeLookup
 from webhook.k8s.objects import NodeSelectorRequirement, PodSpec, PriorityClass
-from webhook.language import Language, catalogue
+from webhook.language import Language, say
 from webhook.policy.model import Rule
 
 _POOL_CODES = frozenset({"PoolConflict", "NodeNameOutsidePool"})
@@ -29,8 +29,8 @@ class Context(msgspec.Struct, frozen=True):
     class_chosen: bool | None
 
     def say(self, key: str, /, **values: object) -> str:
-        text = catalogue(self.language)[f"decision.{key}"]
-        return text.format(namespace=self.namespace, rule=self.rule.name, **values)
+        values["namespace"], values["rule"] = self.namespace, self.rule.name
+        return say(self.language, f"decision.{key}", **values)
 
 
 def conflicts(spec: PodSpec, path: str, own: Placement, context: Context) -> list[Note]:

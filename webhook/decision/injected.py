@@ -25,6 +25,7 @@ class Injected(msgspec.Struct, frozen=True, omit_defaults=True, rename={"priorit
 
 
 _decoder = msgspec.json.Decoder(Injected)
+_encoder = msgspec.json.Encoder()
 
 
 def read(metadata: ObjectMeta) -> Injected | None:
@@ -40,7 +41,7 @@ def read(metadata: ObjectMeta) -> Injected | None:
 
 def text(record: Injected) -> str:
     """Compact JSON, the same bytes for the same record."""
-    return msgspec.json.encode(record).decode()
+    return _encoder.encode(record).decode()
 
 
 def strip(value: Placement, records: Iterable[Injected | None], pool_label: str) -> Placement:

@@ -63,7 +63,14 @@ def aggregate(found: Iterable[str]) -> str:
 
 
 def _defaults(limit_range: LimitRange) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(limits, requests) that one LimitRange gives to containers; of several items the last wins."""
+    """(limits, requests) that one LimitRange gives to containers, kept with it; of several items the last wins."""
+    found: tuple[dict[str, Any], dict[str, Any]] | None = limit_range.__dict__.get("defaults")
+    if found is None:
+        found = limit_range.__dict__["defaults"] = _read_defaults(limit_range)
+    return found
+
+
+def _read_defaults(limit_range: LimitRange) -> tuple[dict[str, Any], dict[str, Any]]:
     limits: dict[str, Any] = {}
     requests: dict[str, Any] = {}
     for item in limit_range.spec.limits or ():

@@ -2,8 +2,7 @@
 
 import re
 from collections.abc import Callable
-from functools import lru_cache, wraps
-from typing import TypeVar
+from typing import Final, TypeVar
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?", re.ASCII)
 _SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*", re.ASCII)
@@ -12,23 +11,35 @@ _NAME_RULE = (
 )
 T = TypeVar("T")
 
-LONGEST = 320
+LONGEST: Final = 320
 """Characters of the longest valid name: a prefix of 253, a slash and 63 more, with a little to spare."""
+_MOST: Final = 1024
+"""Names whose answers are kept; beyond them all are forgotten."""
+
+
+class _Answers(dict[str, T]):
+    """Name -> answer, worked out when the name is first met."""
+
+    def __init__(self, function: Callable[[str], T]) -> None:
+        super().__init__()
+        self._function = function
+
+    def __missing__(self, name: str) -> T:
+        answer = self._function(name)
+        if len(name) <= LONGEST:
+            if len(self) >= _MOST:
+                self.clear()
+            self[name] = answer
+        return answer
 
 
 def cached_by_name(function: Callable[[str], T]) -> Callable[[str], T]:
-    """An lru_cache for a question about one name, that keeps nothing longer than a valid name can be.
+    """A cache for a question about one name, that keeps nothing longer than a valid name can be.
 
     Names come from whoever may send a manifest, before validation (A1): a thousand kept ones of a megabyte each would
-    be our memory.
+    be our memory. A hit is a plain look-up in a dict: these questions are asked several times for every review.
     """
-    kept = lru_cache(maxsize=1024)(function)
-
-    @wraps(function)
-    def look_up(name: str) -> T:
-        return kept(name) if len(name) <= LONGEST else function(name)
-
-    return look_up
+    return _Answers(function).__getitem__
 
 
 @cached_by_name

@@ -173,7 +173,9 @@ class PodStatus(_Struct, frozen=True):
     conditions: tuple[PodCondition, ...] | None = None
 
 
-class Pod(_Struct, frozen=True):
+class Pod(_Struct, frozen=True, dict=True, gc=True):
+    """`dict`: see `webhook.k8s.quota.pod_use`."""
+
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec | None = None
     status: PodStatus | None = None
@@ -319,7 +321,9 @@ class LimitRangeSpec(_Struct, frozen=True):
     limits: tuple[LimitRangeItem, ...] | None = None
 
 
-class LimitRange(_Struct, frozen=True):
+class LimitRange(_Struct, frozen=True, dict=True, gc=True):
+    """`dict`: see `webhook.k8s.limit_range.apply`."""
+
     metadata: ObjectMeta = ObjectMeta()
     spec: LimitRangeSpec = LimitRangeSpec()
 

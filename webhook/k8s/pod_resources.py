@@ -172,12 +172,15 @@ def _add_init(
 
 def _read(amounts: Quantities | None, read: Callable[[Any], Number], unusable: set[str]) -> dict[str, Number]:
     """A fresh dict of numbers; what cannot be read, or is negative, is noted in `unusable` instead."""
+    numbers: dict[str, Number] = {}
     if not amounts:
-        return {}
+        return numbers
     try:
-        return dict(zip(amounts, map(read, amounts.values()), strict=True))
+        for name, value in amounts.items():
+            numbers[name] = read(value)
     except (QuantityError, TypeError):
         return _read_usable(amounts, read, unusable)
+    return numbers
 
 
 def _read_usable(amounts: Quantities, read: Callable[[Any], Number], unusable: set[str]) -> dict[str, Number]:

@@ -87,7 +87,7 @@ def canonical(value: Quantity, like: Any = "1") -> str:
 
     1000 -> "1k", 1.5 -> "1500m", 1610612736 like "1Gi" -> "1536Mi". Raises QuantityError if `like` is no quantity.
     """
-    return _print(value, parse_amount(like).format)
+    return _canonical(value, parse_amount(like).format)
 
 
 def human(value: Quantity, resource: str = "") -> str:
@@ -157,6 +157,11 @@ def _scaled(number: int, scale: int) -> Quantity:
     while number % 10 == 0:
         number, scale = number // 10, scale + 1
     return Decimal(f"{number}e{scale}")
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _canonical(value: Quantity, format_: Format) -> str:
+    return _print(value, format_)
 
 
 def _print(value: Quantity, format_: Format) -> str:

@@ -113,7 +113,14 @@ def _plainly_burstable(spec: PodSpec, amounts: Mapping[str, Quantity]) -> bool:
 
 
 def pod_use(pod: Pod) -> PodUse:
-    """The use of an existing pod; a finished one keeps nothing but its place in count/pods (Q19)."""
+    """The use of an existing pod, kept with it; a finished one has nothing but its place in count/pods (Q19)."""
+    found: PodUse | None = pod.__dict__.get("use")
+    if found is None:
+        found = pod.__dict__["use"] = _pod_use(pod)
+    return found
+
+
+def _pod_use(pod: Pod) -> PodUse:
     metadata, owner = pod.metadata, pod.metadata.controller
     use = spec_use(pod.spec or PodSpec())
     finished = pod.status is not None and pod.status.phase in TERMINAL_PHASES
@@ -197,6 +204,8 @@ class Reading(msgspec.Struct, frozen=True):
     """Pod keys of `status.hard` whose usage is not filled in (Q6)."""
     demanded: tuple[str, ...]
     """Keys of `status.hard` that every container must name (Q17)."""
+    is_sound: bool
+    """Whether its status is filled in for every pod key (Q5, Q6) and no key is ineffective (Q2)."""
 
 
 def reading(quota: ResourceQuota) -> Reading:
@@ -224,14 +233,17 @@ def _read(quota: ResourceQuota) -> Reading:
         if key in written:
             used[key] = taken
     keys = quota.status.hard or ()
+    ineffective = tuple(ineffective_keys(quota))
+    unknown = tuple(key for key in keys if key not in written and is_pod_key(key))
     return Reading(
         hard=hard,
         used=used,
         unreadable=tuple(unreadable),
-        ineffective=tuple(ineffective_keys(quota)),
+        ineffective=ineffective,
         counts_pods=any(map(is_pod_key, keys)),
-        unknown=tuple(key for key in keys if key not in written and is_pod_key(key)),
+        unknown=unknown,
         demanded=tuple(key for key in keys if key in _MUST_SPECIFY),
+        is_sound=quota.status.hard is not None and not (unreadable or ineffective or unknown),
     )
 
 

@@ -13,7 +13,7 @@ def say(language: Language, key: str, /, **values: Any) -> str:
 
     Raises KeyError for a key that no catalogue has; tests compare the keys and placeholders of all catalogues.
     """
-    return catalogue(language)[key].format(**values)
+    return catalogue(language)[key].format_map(values)
 
 
 @cache
