@@ -22,12 +22,13 @@ def rows(folder: Path, files: LocalFiles, seconds: float = 3.0) -> Iterator[Row]
     with (
         serving(webhook(files, folder / "audit"), files.ca) as ours,
         serving(("tests.bench.echo", *pair), files.ca) as echo,
+        serving(("tests.bench.echo", *pair, "at-once"), files.ca) as constant,
         serving(("tests.bench.kopf_server", *pair), files.ca) as kopf,
     ):
         ours.wait_ready()
         yield _latency(ours, echo, body, seconds)
         for connections in (8, 32):
-            yield _throughput(ours, echo, body, connections, seconds)
+            yield _throughput(ours, echo, constant, body, connections, seconds)
         yield from _beside_kopf(ours, kopf, body, seconds)
     with serving(webhook(files, folder / "audit-large"), files.ca) as ours:
         ours.wait_ready()
@@ -44,11 +45,12 @@ def _latency(ours: Server, echo: Server, body: Path, seconds: float) -> Row:
     return Row("one connection, median latency, beside an echo", our / their, "x", 1.35, is_ratio=True, detail=detail)
 
 
-def _throughput(ours: Server, echo: Server, body: Path, connections: int, seconds: float) -> Row:
-    our, their = alternate(
+def _throughput(ours: Server, echo: Server, constant: Server, body: Path, connections: int, seconds: float) -> Row:
+    our, their, bare = alternate(
         3,
         lambda: load(ours, body, connections=connections, seconds=seconds)["per_second"],
         lambda: load(echo, body, connections=connections, seconds=seconds)["per_second"],
+        lambda: load(constant, body, connections=connections, seconds=seconds)["per_second"],
     )
     return Row(
         f"throughput, {connections} connections, beside an echo",
@@ -57,7 +59,7 @@ def _throughput(ours: Server, echo: Server, body: Path, connections: int, second
         0.80,
         at_least=True,
         is_ratio=True,
-        detail=f"{our:.0f}/s, echo {their:.0f}/s",
+        detail=f"{our:.0f}/s, echo {their:.0f}/s, a constant without Flask {bare:.0f}/s",
     )
 
 

@@ -10,39 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench.facts import SMALL
 from tests.bench.measure import POLICY, review
 from webhook.audit import record
 from webhook.audit.ledger import Ledger
-from webhook.cluster.snapshot import Snapshot
 from webhook.decision.engine import judge
 from webhook.policy.load import load
 from webhook.server import wire
 
 NOW = 1_800_000_000.0
-GPU = "requests.nvidia.com/gpu"
-FACTS = Snapshot.from_objects(
-    [
-        {
-            "apiVersion": "v1",
-            "kind": "Namespace",
-            "metadata": {"name": "ai-training", "labels": {"gpu.platform/team": "training"}},
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "ResourceQuota",
-            "metadata": {"name": "training", "namespace": "ai-training"},
-            "spec": {"hard": {GPU: "6"}},
-            "status": {"hard": {GPU: "6"}, "used": {GPU: "2"}},
-        },
-        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "labels": {"gpu.platform/pool": "training"}}},
-        *(
-            {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value}
-            for name, value in (("gpu-critical-inference", 100000), ("gpu-training", 50000), ("gpu-batch-low", 10000))
-        ),
-    ],
-    clock=lambda: NOW,
-)
-"""A small namespace as they are: a quota with a GPU key, three classes, a node of the pool."""
 
 
 def fastest(*calls: Callable[[], object], rounds: int = 400) -> list[float]:
@@ -64,7 +40,7 @@ def test_a_review_costs_a_few_times_what_reading_its_json_costs(scenario: str, v
 
     def answer() -> bytes:
         request = wire.decode(body, "mutate", NOW)
-        decision = judge(request, policy, FACTS)
+        decision = judge(request, policy, SMALL)
         assert decision.verdict == verdict
         return wire.encode(request, decision)
 
@@ -75,7 +51,7 @@ def test_a_review_costs_a_few_times_what_reading_its_json_costs(scenario: str, v
 def test_a_record_costs_less_than_a_few_readings_of_the_review(tmp_path: Path) -> None:
     body, policy = review("pod-create"), load(POLICY)
     request = wire.decode(body, "mutate", NOW)
-    decision = judge(request, policy, FACTS)
+    decision = judge(request, policy, SMALL)
     with Ledger(tmp_path) as ledger:
         ours, reading = fastest(
             lambda: ledger.append(record.encode(request, decision, policy.name, policy.revision, 0.5)),
