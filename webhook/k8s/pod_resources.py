@@ -112,11 +112,10 @@ def resource_problems(spec: PodSpec) -> list[ResourceProblem]:
 
 def _requests(spec: PodSpec, from_limits: bool, read: Callable[[Any], Number]) -> dict[str, Number]:
     unusable: set[str] = set()
-    own = [
-        _read(container_requests(c.resources, from_limits), read, unusable) if c.resources is not None else {}
-        for c in spec.containers or ()
-    ]
-    total = _sum(own)
+    total: dict[str, Number] = {}
+    for container in spec.containers or ():
+        if container.resources is not None:
+            _add(total, _read(container_requests(container.resources, from_limits), read, unusable))
     if spec.init_containers:
         _add_init(total, spec.init_containers, lambda r: container_requests(r, from_limits), read, unusable)
     if spec.resources is not None:
@@ -130,8 +129,10 @@ def _requests(spec: PodSpec, from_limits: bool, read: Callable[[Any], Number]) -
 
 def _limits(spec: PodSpec, read: Callable[[Any], Number]) -> dict[str, Number]:
     unusable: set[str] = set()
-    own = [_read(c.resources.limits, read, unusable) if c.resources is not None else {} for c in spec.containers or ()]
-    total = _sum(own)
+    total: dict[str, Number] = {}
+    for container in spec.containers or ():
+        if container.resources is not None:
+            _add(total, _read(container.resources.limits, read, unusable))
     if spec.init_containers:
         _add_init(total, spec.init_containers, lambda r: r.limits, read, unusable)
     if spec.resources is not None and spec.resources.limits:
@@ -140,13 +141,6 @@ def _limits(spec: PodSpec, read: Callable[[Any], Number]) -> dict[str, Number]:
         # overhead raises a limit, it never makes one (R6)
         _add(total, {k: v for k, v in _read(spec.overhead, read, unusable).items() if total.get(k)})
     return _known(total, unusable) if unusable else total
-
-
-def _sum(containers: list[dict[str, Number]]) -> dict[str, Number]:
-    total = containers[0] if containers else {}
-    for one in containers[1:]:
-        _add(total, one)
-    return total
 
 
 def _add_init(
