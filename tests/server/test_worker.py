@@ -1,6 +1,8 @@
 """The worker's answers to an operating system that has no more to give."""
 
 import errno
+import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +17,16 @@ class Listener:
 
     def accept(self) -> Any:
         raise OSError(self._number, "no")
+
+
+class Poller:
+    """Everything is ready at once."""
+
+    def __init__(self, *callbacks: Any) -> None:
+        self._callbacks = callbacks
+
+    def select(self, _timeout: float) -> list[tuple[Any, int]]:
+        return [(SimpleNamespace(data=callback, fileobj=None), 1) for callback in self._callbacks]
 
 
 def worker(connections: int) -> tuple[Worker, list[str]]:
@@ -45,3 +57,16 @@ def test_other_faults_of_the_listener_are_not_hidden() -> None:
     listener: Any = Listener(errno.EBADF)
     with pytest.raises(OSError, match="no"):
         made.accept(listener)
+
+
+def test_waiting_behind_others_is_part_of_a_reviews_time() -> None:
+    made, _ = worker(2)
+    slow, conn = threading.Event(), SimpleNamespace(read_ahead=lambda: None, unread=lambda: None, asked_at=0.0)
+    made._at_once, made._leave_to_pool = ("/mutate",), lambda *_: None
+    poller: Any = Poller(
+        lambda _: slow.wait(0.05),
+        lambda sock: made.on_client_socket_readable(conn, sock),
+    )
+    made.poller = poller
+    made.wait_for_and_dispatch_events(1.0)
+    assert time.monotonic() - conn.asked_at >= 0.05

@@ -46,6 +46,7 @@ class Worker(gthread.ThreadWorker):
 
     _next_sweep = 0.0
     _next_notice = 0.0
+    _ready_at = 0.0
 
     def load_wsgi(self) -> None:
         super().load_wsgi()
@@ -89,9 +90,16 @@ class Worker(gthread.ThreadWorker):
 
     # -- requests --
 
+    def wait_for_and_dispatch_events(self, timeout: float) -> None:
+        """As gunicorn's, but what is ready knows since when: waiting for its turn is part of a review's time."""
+        events = self.poller.select(timeout)
+        self._ready_at = time.monotonic()
+        for key, _ in events:
+            key.data(key.fileobj)
+
     def on_client_socket_readable(self, conn: Connection, client: socket.socket) -> None:
         """On the accept loop: answer a small review here and now; all else waits for a thread of the pool."""
-        conn.asked_at = time.monotonic()
+        conn.asked_at = self._ready_at
         post = conn.read_ahead() if self._at_once else None
         if post is None or post.path not in self._at_once or not self._answer_at_once(conn, post):
             conn.unread()
