@@ -9,7 +9,6 @@ import msgspec
 
 from webhook.k8s.objects import (
     ObjectMeta,
-    OwnerReference,
     PodTemplate,
     RollingUpdate,
     Strategy,
@@ -62,7 +61,6 @@ KINDS: Mapping[str, WorkloadKind] = {
     )
 }
 
-_BY_RESOURCE = {(row.group, row.resource): row for row in KINDS.values()}
 _REPLICATED = frozenset(row.kind for row in KINDS.values() if row.scales)
 
 JOB_CONTROLLER = "kubernetes.io/job-controller"
@@ -72,11 +70,6 @@ def by_kind(kind: str, group: str | None = None) -> WorkloadKind | None:
     """The row of `kind`; with `group`, only if it is that API group's (a foreign `Job` is none of ours)."""
     row = KINDS.get(kind)
     return row if row is not None and group in (None, row.group) else None
-
-
-def by_resource(group: str, resource: str) -> WorkloadKind | None:
-    """The row served as `group`/`resource` ("apps", "deployments"), if it is one of ours."""
-    return _BY_RESOURCE.get((group, resource))
 
 
 def group_of(api_version: str) -> str:
@@ -297,9 +290,3 @@ def is_mirror(metadata: ObjectMeta) -> bool:
     owner = metadata.controller
     marked = "kubernetes.io/config.mirror" in (metadata.annotations or {})
     return marked and owner is not None and owner.kind == "Node"
-
-
-def controlled_by(metadata: ObjectMeta, kind: str, name: str, uid: str = "") -> bool:
-    """Whether the controller owner is the named object; with `uid`, that very one and not an earlier namesake (W17)."""
-    owner: OwnerReference | None = metadata.controller
-    return owner is not None and (owner.kind, owner.name) == (kind, name) and (not uid or owner.uid == uid)
