@@ -5,6 +5,7 @@ that are being deleted still are. This module turns pods and workloads into the 
 anything twice: existing pods are found by owner, and only what is still missing is a gap.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
@@ -114,10 +115,11 @@ def _waiting(
     notes = {(note.kind, note.name): note for note in facts.notes(namespace) if now - note.at < YOUNG}
     limit_ranges = facts.limit_ranges(namespace) or ()
     classes = facts.priority_classes() or {}
+    existing = None if pods is None else Counter((pod.owner_kind, pod.owner_name) for pod in pods)
     for owner, seen in index.by_owner.items():
         note = notes.pop(owner, None)
         wanted = _wanted(seen.workload, note, own.old_pods if owner == (own.kind, own.name) else None)
-        missing = wanted - _existing(owner, seen.workload, pods)
+        missing = wanted - (existing.get(owner, 0) if existing is not None else _reported(seen.workload))
         if missing > 0:
             fresh = now - seen.seen_at < YOUNG or note is not None
             young = fresh and not _fails(seen.workload)
@@ -144,10 +146,8 @@ def _wanted(workload: Workload, note: Note | None, own: int | None) -> int:
     return max(wanted, note.pods) if note is not None else wanted
 
 
-def _existing(owner: Owner, workload: Workload, pods: tuple[PodUse, ...] | None) -> int:
-    """Pods that exist: counted by owner in a fresh read, else as the controller last reported."""
-    if pods is not None:
-        return sum((each.owner_kind, each.owner_name) == owner for each in pods)
+def _reported(workload: Workload) -> int:
+    """Pods that exist as its controller last said, where they were not read themselves."""
     status = workload.status
     if status is None:
         return 0
