@@ -1,11 +1,17 @@
 """What is answered where it arrives, what is left to gunicorn, and that a client sees no difference."""
 
+import random
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from gunicorn.config import Config
+from gunicorn.http import get_parser
 
 from tests.server.clients import Client, post
 from tests.server.serving import Serving
@@ -42,6 +48,10 @@ def test_it_is_not_all_there_yet(missing: int) -> None:
         request(first="GET /mutate HTTP/1.1"),
         request(first="POST /mutate HTTP/1.0"),
         request(first="post /mutate HTTP/1.1"),
+        request(first="POST https://x/mutate HTTP/1.1"),
+        b"\r\n" + request(),
+        request(first="POST /mutate?timeout=\xb2s HTTP/1.1"),
+        request(first=f"POST /mutate?{'x' * 5000} HTTP/1.1"),
         request("Connection: close"),
         request("Transfer-Encoding: chunked"),
         request("Expect: 100-continue"),
@@ -50,6 +60,7 @@ def test_it_is_not_all_there_yet(missing: int) -> None:
         request("X-Forwarded-For: 10.0.0.1"),
         request().replace(b"application/json", b"text/plain"),
         request().replace(b"Content-Length: 26", b"Content-Length: +26"),
+        request().replace(b"Content-Length: 26", b"Content-Length: " + b"0" * 5000 + b"26"),
         request().replace(b"Content-Length: 26\r\n", b""),
         request().replace(b"Host: x", b"Host : x"),
         request().replace(b"\r\n", b"\n"),
@@ -59,6 +70,41 @@ def test_it_is_not_all_there_yet(missing: int) -> None:
 )
 def test_everything_else_is_left_to_gunicorn(data: bytes) -> None:
     assert whole_post(data) is None
+
+
+def test_nothing_is_taken_that_gunicorn_would_refuse_or_read_differently() -> None:
+    """The same bytes to both readers, changed here and there with what has fooled parsers before."""
+    chance, taken = random.Random(7), 0
+    odd = (
+        b"\r\n",
+        b"\n",
+        b" ",
+        b"\t",
+        b":",
+        b"?",
+        b"#",
+        b"//",
+        b"\0",
+        b"\x80",
+        b"0",
+        b"-",
+        b"_",
+        b"0" * 5000,
+        b"Host:\r\n",
+    )
+    seed = post("/mutate", BODY)
+    for _ in range(3000):
+        data = bytearray(seed)
+        place = chance.randrange(len(data) - len(BODY))
+        data[place : place + chance.randrange(3)] = chance.choice((*odd, bytes([chance.randrange(256)])))
+        found = whole_post(bytes(data))
+        if found is not None and found.path in ("/mutate", "/validate"):
+            taken += 1
+            parser: Any = get_parser(Config(), iter([bytes(data)]), ("127.0.0.1", 1))
+            theirs = next(parser)
+            assert (theirs.method, theirs.path, theirs.body.read()) == ("POST", found.path, found.body)
+            assert (theirs.should_close(), parser.unreader.buf.getvalue()) == (False, b"")
+    assert taken > 100
 
 
 # -- over the wire -----------------------------------------------------------------------------------------------------
@@ -104,6 +150,15 @@ def test_requests_sent_without_waiting_for_answers_are_all_answered_in_order(cli
         assert [client.read().body for _ in bodies] == alone
 
 
+def test_what_was_read_of_a_next_request_with_a_large_body_is_answered_too(client: Client) -> None:
+    """The record that ends one request begins the next: once it is decrypted, nothing more arrives to wake us."""
+    first = post("/mutate", golden("pod-create") + b" " * (6 * connection.RECORD))
+    first = post("/mutate", golden("pod-create") + b" " * (7 * connection.RECORD + 12_000 - len(first)))
+    client.sock.sendall(first + post("/validate", golden("pod-create")))
+    client.sock.settimeout(3)
+    assert [client.read().status, client.read().status] == [200, 200]
+
+
 def test_a_page_between_reviews_and_a_path_that_is_none(client: Client) -> None:
     assert client.post("/mutate", golden("pod-create")).status == 200
     assert client.get("/healthz").status == 200
@@ -137,6 +192,29 @@ def test_a_client_that_asks_and_never_reads_holds_up_nobody(server: Serving) -> 
         finally:
             stop.set()
             shouting.join()
+
+
+def test_a_request_in_single_bytes_does_not_hold_up_the_loop() -> None:
+    """Each byte in a record of its own, and all of them there: reading on would take seconds."""
+    conn, rest = connection.Connection.__new__(connection.Connection), iter(post("/mutate", b"x" * 10_000))
+    conn._ahead = b""
+    given: list[bytes] = []
+    sock: Any = SimpleNamespace(recv=lambda _most: bytes([next(rest)]))
+    conn.sock, conn.parser = sock, SimpleNamespace(unreader=SimpleNamespace(unread=given.append))
+    assert conn.read_ahead() is None
+    conn.unread()
+    assert 16 < len(given[0]) < 100
+
+
+def test_idle_connections_do_not_keep_their_last_reviews(server: Serving) -> None:
+    body = golden("pod-create")
+    body += b" " * (60_000 - len(body))
+    with ExitStack() as stack:
+        clients = [stack.enter_context(server.client()) for _ in range(150)]
+        before = server.memory()
+        for client in clients:
+            assert client.post("/mutate", body).status == 200
+        assert server.memory() - before < len(clients) * len(body) // 2
 
 
 def test_what_a_client_does_not_take_at_once_is_sent_later() -> None:

@@ -214,6 +214,28 @@ def test_silence_within_a_request_ends_at_its_deadline(
         server.recv_into(bytearray(10))
 
 
+def test_an_answer_that_nobody_takes_ends_at_its_deadline(
+    pair: tuple[DeadlineSocket, ssl.SSLSocket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the whole request was read ahead, so that no read has set one."""
+    monkeypatch.setattr(connection, "REQUEST", 0.2)
+    server, _ = pair
+    server.setblocking(True)
+    with pytest.raises(ConnectionResetError, match="too slow"):
+        server.sendall(b"x" * 50_000_000)
+
+
+def test_a_client_that_does_not_hang_up_after_its_last_answer_is_left_soon(
+    pair: tuple[DeadlineSocket, ssl.SSLSocket],
+) -> None:
+    conn = connection.Connection.__new__(connection.Connection)
+    conn.sock, _ = pair
+    conn.sock.setblocking(True)
+    start = time.monotonic()
+    conn.linger()
+    assert time.monotonic() - start < connection.LINGER + 2.0
+
+
 def test_half_handshakes_and_silent_clients_are_hung_up_on(server: Serving) -> None:
     with hostile(server.port, server.tls, {"half-handshake": 1}) as [half]:
         half.settimeout(5)

@@ -59,6 +59,17 @@ def test_other_faults_of_the_listener_are_not_hidden() -> None:
         made.accept(listener)
 
 
+def test_a_fault_with_one_request_does_not_end_the_loop() -> None:
+    made, lines = worker(2)
+    left: list[Any] = []
+    made.log.exception = lambda text, *values: lines.append(text % values)
+    made._at_once, made._leave_to_pool = ("/mutate",), lambda *values: left.append(values)
+    conn: Any = SimpleNamespace(read_ahead=lambda: 1 // 0, unread=lambda: None, client=("192.0.2.1", 9))
+    made.on_client_socket_readable(conn, conn)
+    assert left == [(conn, made.handle, conn)]
+    assert "192.0.2.1" in lines[0]
+
+
 def test_waiting_behind_others_is_part_of_a_reviews_time() -> None:
     made, _ = worker(2)
     slow, conn = threading.Event(), SimpleNamespace(read_ahead=lambda: None, unread=lambda: None, asked_at=0.0)

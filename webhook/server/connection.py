@@ -29,6 +29,12 @@ RECORD: Final = 16 * 1024
 """Bytes in a TLS record at most. No read returns more than one: a larger buffer would only be made and thrown away."""
 READ_AHEAD: Final = 4 * RECORD
 """Bytes of a request that are read without a thread of its own; few reviews are larger."""
+_PIECES: Final = 32
+"""Reads for them at most: the API server needs about twenty, a client that sends single bytes thousands."""
+_LONGEST_TARGET: Final = 256
+"""Bytes of a request target beyond which gunicorn judges it; the API server adds its timeout and nothing else."""
+_LONGEST_LENGTH: Final = len(str(READ_AHEAD))
+"""Digits of a Content-Length: more of them say too much, or are zeros that `int` would refuse at some number."""
 
 _PLAIN_HEADERS: Final = frozenset(
     (
@@ -58,6 +64,14 @@ class DeadlineSocket(ssl.SSLSocket):
     def setblocking(self, flag: bool) -> None:
         super().setblocking(flag)
         self._deadline = time.monotonic() + REQUEST if flag else None
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        if self._deadline is not None:
+            self.settimeout(REQUEST)
+        try:
+            return super().send(data, flags)
+        except TimeoutError:
+            raise _too_slow() from None
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
         self._wait_at_most()
@@ -120,28 +134,28 @@ class Connection(gthread.TConn):
         It is None for pages, for a body that is large, slow or chunked, and for a client that has gone: those want a
         thread of their own, after `unread`.
         """
-        ahead = b""
         try:
-            while len(ahead) < READ_AHEAD:
+            for _ in range(_PIECES):
                 piece = self.sock.recv(RECORD)
-                if not piece:
-                    break
-                ahead += piece
-                post = whole_post(ahead)
-                if post is not None:
-                    self._ahead = ahead
+                self._ahead += piece
+                post = whole_post(self._ahead)
+                if post is not None or not piece or len(self._ahead) >= READ_AHEAD:
                     return post
         except OSError:  # nothing more is there (ssl.SSLWantReadError), or a fault that the next reader meets too
             pass
-        self._ahead = ahead
         return None
 
     def unread(self) -> None:
         """Give what was read ahead to the parser."""
         self.parser.unreader.unread(self._ahead)
+        self._ahead = b""
 
     def send_at_once(self, answer: bytes) -> bytes:
-        """Send as much as the client takes without waiting; returns the rest. Raises OSError if it is gone."""
+        """Send as much as the client takes without waiting; returns the rest. Raises OSError if it is gone.
+
+        What was read ahead is answered with it and let go: idle connections must not keep their last reviews.
+        """
+        self._ahead = b""
         try:
             return answer[self.sock.send(answer) :]
         except (ssl.SSLWantWriteError, BlockingIOError):
@@ -163,7 +177,7 @@ class Connection(gthread.TConn):
     def linger(self) -> None:
         """Tell the client that nothing more comes and read what it still sends."""
         with contextlib.suppress(OSError, ValueError):
-            self.sock.setblocking(True)
+            self.sock.setblocking(False)  # ends the deadline of the request, which is longer than ours
             self.sock.shutdown(socket.SHUT_WR)
             until = time.monotonic() + LINGER
             left = LINGER
@@ -173,6 +187,10 @@ class Connection(gthread.TConn):
                     return
                 left = until - time.monotonic()
 
+    def has_more(self) -> bool:
+        """Whether the TLS layer holds bytes of a next request, which no longer make the socket readable."""
+        return isinstance(self.sock, ssl.SSLSocket) and self.sock.pending() > 0
+
     def close(self, graceful: bool = False) -> None:
         util.close(self.sock)
 
@@ -180,8 +198,10 @@ class Connection(gthread.TConn):
 def whole_post(data: bytes) -> Post | None:
     """The request that `data` is, if it is exactly one HTTP/1.1 POST of JSON with no headers but plain ones.
 
-    Everything else, wrong or only unusual, is None and left to gunicorn's own parser.
+    Everything else, wrong or only unusual, is None and left to gunicorn's own parser. Raises nothing, whatever `data`.
     """
+    if not data.startswith(b"POST /"):
+        return None
     try:
         head = gunicorn_h1c.parse_request(data)
     except (gunicorn_h1c.ParseError, gunicorn_h1c.IncompleteError):
@@ -189,12 +209,14 @@ def whole_post(data: bytes) -> Post | None:
     headers = {name.lower(): value for name, value in head["headers"]}
     if len(headers) != len(head["headers"]) or not headers.keys() <= _PLAIN_HEADERS:
         return None
-    length = headers.get(b"content-length", b"")
-    if not length.isdigit() or len(data) != head["consumed"] + int(length):
+    target, length = head["path"], headers.get(b"content-length", b"")
+    if len(target) > _LONGEST_TARGET or not target.isascii():
         return None
-    if head["method"] != b"POST" or head["minor_version"] != 1 or headers.get(b"content-type") != b"application/json":
+    if not length.isdigit() or len(length) > _LONGEST_LENGTH or len(data) != head["consumed"] + int(length):
         return None
-    return Post(head["path"].partition(b"?")[0].decode("latin-1"), data[head["consumed"] :])
+    if head["minor_version"] != 1 or headers.get(b"content-type") != b"application/json":
+        return None
+    return Post(target.partition(b"?")[0].decode("ascii"), data[head["consumed"] :])
 
 
 def answer(status: int, body: bytes, keep: bool) -> bytes:

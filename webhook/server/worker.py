@@ -100,8 +100,13 @@ class Worker(gthread.ThreadWorker):
     def on_client_socket_readable(self, conn: Connection, client: socket.socket) -> None:
         """On the accept loop: answer a small review here and now; all else waits for a thread of the pool."""
         conn.asked_at = self._ready_at
-        post = conn.read_ahead() if self._at_once else None
-        if post is None or post.path not in self._at_once or not self._answer_at_once(conn, post):
+        try:
+            post = conn.read_ahead() if self._at_once else None
+            answered = post is not None and post.path in self._at_once and self._answer_at_once(conn, post)
+        except Exception:  # one request must not end the loop, and with it everybody's connections
+            self.log.exception("fault with a request of %s; a thread takes it", conn.client)
+            answered = False
+        if not answered:
             conn.unread()
             self._leave_to_pool(conn, self.handle, conn)
 
@@ -182,6 +187,9 @@ class Worker(gthread.ThreadWorker):
             if result is gthread._DEFER:
                 conn.sock.setblocking(False)
                 self._await_first_byte(conn)
+                return
+            if result and conn.has_more():
+                self.enqueue_req(conn)
                 return
         except (OSError, ValueError):
             self.nr_conns -= 1
