@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from webhook.audit import checkpoint as checkpoints
 from webhook.audit import verify
 from webhook.audit.checkpoint import Checkpoint, KeyFileError
-from webhook.audit.read import Line
+from webhook.audit.read import Line, Run
 from webhook.audit.segments import ZEROS, digest_of, tail
 
 State = Literal["open", "intact", "unclosed", "gap", "bad"]
@@ -85,39 +85,41 @@ class Verifier:
         self._states = states.streams
         self._signers = Signers(keys)
 
-    def records(self, stream: str, lines: Sequence[Line]) -> None:
+    def records(self, run: Run) -> None:
         """Verify records of one stream, each against its own bytes and against the one before it."""
-        state = self._states.get(stream) or self._open(stream, lines[0])
-        state.records += len(lines)
-        state.lost += sum([line.lost for line in lines])
-        start = 0
-        while start < len(lines) and not state.problem:
-            start += self._follow(state, lines[start:] if start else lines)
-            if start < len(lines) and not state.problem:
-                self._judge(stream, state, lines[start])
-                start += 1
+        state = self._states.get(run.stream) or self._open(run)
+        count = len(run.lines)
+        state.records += count
+        state.lost += run.lost
+        done = 0
+        while done < count and not state.problem:
+            done += self._follow(state, run, done)
+            if done < count and not state.problem:
+                self._judge(state, run.line(done))
+                done += 1
 
     @staticmethod
-    def _follow(state: ChainState, lines: Sequence[Line]) -> int:
-        """How many of the records simply follow, each the one before it."""
+    def _follow(state: ChainState, run: Run, start: int) -> int:
+        """How many of the records from index `start` on simply follow, each the one before it."""
         head, good = state.head, 0
-        for line in lines:
-            raw = line.raw
-            digest = digest_of(raw)
-            if not raw.endswith(f',"prev":"{head}","hash":"{digest}"}}'.encode()):
+        for line in run.lines[start:] if start else run.lines:
+            digest = digest_of(line)
+            if not line.endswith(f',"prev":"{head}","hash":"{digest}"}}'.encode()):
                 break
             head = digest
             good += 1
-            if state.waiting and state.waiting.pop(line.seq, digest) != digest:
-                state.problem = f"record {line.seq} is not the one that was signed: it, or one before it, was rewritten"
+            if state.waiting:
+                seq = run.seq + start + good - 1
+                if state.waiting.pop(seq, digest) != digest:
+                    state.problem = f"record {seq} is not the one that was signed: it, or one before it, was rewritten"
         if good:
-            state.seq, state.head = lines[good - 1].seq, head
+            state.seq, state.head = run.seq + start + good - 1, head
         return good
 
     @staticmethod
-    def _judge(stream: str, state: ChainState, line: Line) -> None:
+    def _judge(state: ChainState, line: Line) -> None:
         """A record that does not simply follow: a gap, or the problem of this stream."""
-        chain = verify.Chain(stream, copy=True, seq=state.seq, head=state.head)
+        chain = verify.Chain(line.stream, copy=True, seq=state.seq, head=state.head)
         problem = chain.feed(line.raw, line.source, line.number)
         if problem is not None:
             state.problem = problem.text
@@ -156,11 +158,12 @@ class Verifier:
         if state is not None:
             state.missing += count
 
-    def _open(self, stream: str, line: Line) -> ChainState:
+    def _open(self, run: Run) -> ChainState:
         """A stream that is new here: from its start or, if that is not to be had, from this record on."""
-        state = self._states[stream] = ChainState()
-        if line.seq != 1 + line.lost:
-            state.seq, state.head = line.seq - 1 - line.lost, (tail(line.raw) or (ZEROS, ""))[0]
+        state = self._states[run.stream] = ChainState()
+        before = run.seq - 1 - run.lost
+        if before:
+            state.seq, state.head = before, (tail(run.lines[0]) or (ZEROS, ""))[0]
         if len(self._states) > STREAM_LIMIT:
             silent = sorted(self._states, key=lambda name: self._states[name].last_time or "~")
             for name in silent[: len(silent) - STREAM_LIMIT]:

@@ -2,14 +2,14 @@
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from webhook.audit import checkpoint as checkpoints
-from webhook.audit.read import Follower, Line, Notice, Position, is_kubernetes
+from webhook.audit.read import Follower, Notice, Position, Run, is_kubernetes
 from webhook.audit.retention import Limits
 from webhook.exporter.chains import ChainStates, Verifier
 from webhook.exporter.decisions import Reader, Tally
@@ -85,11 +85,13 @@ class Collector:
         deadline = None if seconds is None else time.monotonic() + seconds
         found, last = 0, time.monotonic()
         while True:
-            lines = self._follower.poll()
+            runs = self._follower.poll_runs()
             now = time.monotonic()
-            if lines:
-                self._take(lines)
-                found, last = found + len(lines), now
+            if runs:
+                for run in runs:
+                    self._take(run)
+                    found += len(run.lines)
+                last = now
             elif now - last >= patience:
                 break
             else:
@@ -106,19 +108,17 @@ class Collector:
         self._changed = self._changed or found > 0
         return found
 
-    def _take(self, lines: Sequence[Line]) -> None:
-        for run in _runs(lines):
-            stream = run[0].stream
-            if run[0].kind == "checkpoint":
-                for line in run:
-                    self._verifier.checkpoint(line)
-                    if self._ledger is not None:
-                        self._ledger.checkpoint(line)
-                continue
-            if self._ledger is not None:
-                self._ledger.records(stream, run)
-            self._verifier.records(stream, run)
-            self._verifier.seen(stream, self._reader.add([line.raw for line in run]))
+    def _take(self, run: Run) -> None:
+        if run.kind == "checkpoint":
+            for line in run.each():
+                self._verifier.checkpoint(line)
+                if self._ledger is not None:
+                    self._ledger.checkpoint(line)
+            return
+        if self._ledger is not None:
+            self._ledger.records(run.stream, run.each())
+        self._verifier.records(run)
+        self._verifier.seen(run.stream, self._reader.add(run.lines))
 
     def touch(self) -> None:
         """Something else in the state has changed (events, history)."""
@@ -148,17 +148,6 @@ def _ledger(folder: Path, limits: Limits) -> LedgerCopy:
     key = checkpoints.load_or_create_key(folder / KEY_NAME)
     (folder / PUBLIC_KEY_NAME).write_bytes(checkpoints.public_pem(key))
     return LedgerCopy(folder / LEDGER_NAME, key, limits)
-
-
-def _runs(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
-    """Lines of one kind and stream that follow each other: they go through together, and are most of what there is."""
-    start, count = 0, len(lines)
-    while start < count:
-        kind, stream, end = lines[start].kind, lines[start].stream, start + 1
-        while end < count and lines[end].stream == stream and lines[end].kind == kind:
-            end += 1
-        yield lines[start:end]
-        start = end
 
 
 def _load(path: Path | None) -> State:

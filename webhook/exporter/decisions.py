@@ -1,6 +1,7 @@
 """Bounded aggregates over audit records: one pass, one line at a time, never more memory than the limits below."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
@@ -74,16 +75,16 @@ class _Revised(_Part, frozen=True):
     policy: _Revision = _Revision()
 
 
-class Brief(_Part, frozen=True):
-    """An audit record as far as it is counted (DESIGN 5.5)."""
+class Brief(_Part, frozen=True, kw_only=True):
+    """An audit record as far as it is counted (DESIGN 5.5); keys in the order of a record are found fastest."""
 
     time: str
     phase: str
-    verdict: str
-    object: _Name
     dry_run: bool = False
+    object: _Name
     user: _User = _User()
     policy: _Policy = _Policy()
+    verdict: str
     would: str | None = None
     findings: tuple[_Code, ...] = ()
 
@@ -208,19 +209,23 @@ def _time_of(line: msgspec.Raw) -> str:
 
 # -- counting ---------------------------------------------------------------------------------------------------------
 
-_Combination = tuple[str | None, str | None, str, str, str | None, tuple[_Code, ...]]
-"""Namespace, rule, phase, verdict, would, findings: what most records share with many others."""
+_Combination = tuple[str | None, str | None, str, str, str | None, bool, tuple[_Code, ...]]
+"""Namespace, rule, phase, verdict, would, dry run, findings: what most records share with many others."""
 
 
 class _Group:
-    """The records of one combination that wait to be laid out; is_exceptional: the dashboard keeps them longer."""
+    """The records of one combination that wait to be laid out, and what is to be done with each of them."""
 
-    __slots__ = ("count", "is_exceptional")
+    __slots__ = ("admits", "concerns_workload", "count", "denies", "keep")
 
-    def __init__(self, record: Brief) -> None:
-        codes = {finding.code for finding in record.findings}
+    def __init__(self, record: Brief, keep: Callable[[bytes], None]) -> None:
+        """`keep` takes the whole line, for the dashboard."""
+        counts = not record.dry_run
         self.count = 0
-        self.is_exceptional = "deny" in (record.verdict, record.would) or not _EXCEPTIONS.isdisjoint(codes)
+        self.denies = counts and record.verdict == "deny"
+        self.concerns_workload = self.denies or (counts and record.phase == "mutate")
+        self.admits = counts and record.verdict == "allow" and record.phase != "mutate"
+        self.keep = keep
 
 
 WAITING_LIMIT = 20_000  # combinations that wait to be laid out
@@ -240,62 +245,61 @@ class Reader:
         self._minutes: dict[str, list[int]] = {}
         self._latest: dict[str, bytes] = {}
         self._latest_refusals: dict[str, bytes] = {}
+        self._refused_lines: deque[bytes] = deque(maxlen=RECENT_REFUSED)
+        self._other_lines: deque[bytes] = deque(maxlen=RECENT_OTHERS)
 
     def add(self, lines: Sequence[bytes]) -> str:
         """Count lines of one stream; what is no record counts as unreadable. Returns the time of the last record."""
         tally, decode, combinations = self._tally, _decoder.decode, self._combinations
         latest, pods = self._latest, tally.pods
-        refused_lines: list[bytes] = []
-        other_lines: list[bytes] = []
-        minute, counts, time, records = "", [0, 0], "", 0
+        minute: str | None = None
+        counts, time, records = [0, 0], "", 0
         for line in lines:
             try:
                 record = decode(line)
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 continue
             records += 1
-            time, name, verdict, phase = record.time, record.object, record.verdict, record.phase
-            if not time.startswith(minute) or not minute:
+            time, name = record.time, record.object
+            if time[:16] != minute:
                 if records == 1 and (time < tally.first_time or not tally.first_time):
                     tally.first_time = time
                 minute = time[:16]
                 counts = self._minutes.setdefault(minute, [0, 0])
-            key = (name.namespace, record.policy.rule, phase, verdict, record.would, record.findings)
+            namespace = name.namespace
+            rule, would, dry_run = record.policy.rule, record.would, record.dry_run
+            key = (namespace, rule, record.phase, record.verdict, would, dry_run, record.findings)
             group = combinations.get(key)
             if group is None:
-                group = combinations[key] = _Group(record)
-            if group.is_exceptional:
-                refused_lines.append(line)
-            else:
-                other_lines.append(line)
-            if record.dry_run:
-                tally.dry_run += 1
-                continue
+                group = combinations[key] = self._group(record)
             group.count += 1
-            denied = verdict == "deny"
-            if denied or phase == "mutate":
-                about = f"{name.namespace}/{name.kind}/{name.name or name.generate_name or ''}"
+            group.keep(line)
+            if group.concerns_workload:
+                about = f"{namespace}/{name.kind}/{name.name or name.generate_name or ''}"
                 latest.pop(about, None)  # so that it goes to the end
                 latest[about] = line
-                if denied:
+                if group.denies:
                     counts[1] += 1
                     self._count_refusal(record, about, line)
-            elif verdict == "allow":
+            elif group.admits:
                 counts[0] += 1
                 if name.kind == "Pod" and name.name:
-                    pod = f"{name.namespace}/{name.name}"
+                    pod = f"{namespace}/{name.name}"
                     pods.pop(pod, None)
                     pods[pod] = None
         tally.records += records
         tally.unreadable += len(lines) - records
         tally.last_time = max(tally.last_time, time)
-        _keep_last(tally.refused_lines, refused_lines, RECENT_REFUSED)
-        _keep_last(tally.other_lines, other_lines, RECENT_OTHERS)
         _forget_first(pods, POD_LIMIT)
         _forget_first(latest, WORKLOAD_LIMIT)
         if len(combinations) > WAITING_LIMIT:
             self.flush()
         return time
+
+    def _group(self, record: Brief) -> _Group:
+        codes = {finding.code for finding in record.findings}
+        is_exceptional = "deny" in (record.verdict, record.would) or not _EXCEPTIONS.isdisjoint(codes)
+        return _Group(record, (self._refused_lines if is_exceptional else self._other_lines).append)
 
     def _count_refusal(self, record: Brief, about: str, line: bytes) -> None:
         tally, owner = self._tally, record.object.owner
@@ -313,8 +317,7 @@ class Reader:
     def flush(self) -> None:
         """Lay out what waits."""
         for combination, group in self._combinations.items():
-            if group.count:
-                self._lay_out(combination, group.count)
+            self._lay_out(combination, group.count)
         for text, (admitted, denied) in self._minutes.items():
             if admitted or denied:
                 counts = self._tally.minutes.setdefault(_minute(text), [0, 0])
@@ -322,7 +325,11 @@ class Reader:
                 counts[1] += denied
         for old in sorted(self._tally.minutes)[:-MINUTES]:
             del self._tally.minutes[old]
+        _keep_last(self._tally.refused_lines, self._refused_lines, RECENT_REFUSED)
+        _keep_last(self._tally.other_lines, self._other_lines, RECENT_OTHERS)
         self._combinations.clear()
+        self._refused_lines.clear()
+        self._other_lines.clear()
         self._minutes.clear()
         workloads = self._tally.workloads
         for about, line in self._latest.items():
@@ -336,7 +343,10 @@ class Reader:
 
     def _lay_out(self, combination: _Combination, count: int) -> None:
         tally = self._tally
-        namespace, rule, phase, verdict, would, findings = combination
+        namespace, rule, phase, verdict, would, dry_run, findings = combination
+        if dry_run:
+            tally.dry_run += count
+            return
         namespace = namespace or ""
         if namespace not in tally.namespaces:
             if len(tally.namespaces) < NAMESPACE_LIMIT:
@@ -381,8 +391,8 @@ def _bump(table: dict[str, int], key: str, other: str, count: int, limit: int = 
     table[key] = table.get(key, 0) + count
 
 
-def _keep_last(kept: list[msgspec.Raw], new: list[bytes], limit: int) -> None:
-    kept.extend(map(msgspec.Raw, new[-limit:]))
+def _keep_last(kept: list[msgspec.Raw], new: Iterable[bytes], limit: int) -> None:
+    kept.extend(map(msgspec.Raw, new))
     del kept[:-limit]
 
 
