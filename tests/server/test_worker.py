@@ -78,6 +78,16 @@ def test_waiting_behind_others_is_part_of_a_reviews_time() -> None:
         lambda _: slow.wait(0.05),
         lambda sock: made.on_client_socket_readable(conn, sock),
     )
-    made.poller = poller
+    made.poller, made.notify = poller, lambda: None  # type: ignore[method-assign]
     made.wait_for_and_dispatch_events(1.0)
     assert time.monotonic() - conn.asked_at >= 0.05
+
+
+def test_the_arbiter_hears_of_us_between_requests_that_came_together() -> None:
+    """It kills who is silent for 30 s, and 4096 large reviews can take longer."""
+    made, heard = worker(3)[0], list[str]()
+    made.notify = lambda: heard.append("we live")  # type: ignore[method-assign]
+    poller: Any = Poller(*[lambda _, number=number: heard.append(str(number)) for number in range(2)])
+    made.poller = poller
+    made.wait_for_and_dispatch_events(1.0)
+    assert heard == ["0", "we live", "1", "we live"]

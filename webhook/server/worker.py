@@ -96,6 +96,7 @@ class Worker(gthread.ThreadWorker):
         self._ready_at = time.monotonic()
         for key, _ in events:
             key.data(key.fileobj)
+            self.notify()  # thousands of large reviews at once take longer than the arbiter waits
 
     def on_client_socket_readable(self, conn: Connection, client: socket.socket) -> None:
         """On the accept loop: answer a small review here and now; all else waits for a thread of the pool."""
