@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from webhook.server.worker import SPARE, Worker
+from webhook.server.worker import SPARE, Pool, Worker
 
 
 class Listener:
@@ -43,6 +43,26 @@ def test_without_file_descriptors_no_more_connections_are_taken_than_there_are()
     made.accept(listener)
     assert made.worker_connections == 1000 - SPARE
     assert "limit of open files" in lines[0]
+
+
+def test_without_threads_left_those_that_there_are_do_the_work(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A limit of pids must not end the loop, and with it everybody's connections."""
+    go = threading.Event()
+    with Pool(8) as pool:
+        futures = [pool.submit(go.wait, 10) for _ in range(2)]
+
+        def refuse(_thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        futures += [pool.submit(go.wait, 10) for _ in range(3)]
+        go.set()
+        assert all(future.result(10) for future in futures)
+    assert [record.getMessage() for record in caplog.records] == [
+        "threads limited to 2: can't start new thread; raise the limit of processes (pids)"
+    ]
 
 
 def test_a_client_that_is_gone_before_it_is_accepted_is_no_news() -> None:

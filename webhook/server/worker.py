@@ -10,11 +10,12 @@ however slow or silent, keeps the loop or a thread from the others for long.
 
 import contextlib
 import errno
+import logging
 import selectors
 import socket
 import time
 from collections.abc import Collection
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, Protocol
 
 from gunicorn.http import wsgi
@@ -23,6 +24,8 @@ from gunicorn.workers import gthread
 from webhook.decision.facts import MustWaitError
 from webhook.server import connection
 from webhook.server.connection import Connection, Outgoing, Post
+
+log = logging.getLogger(__name__)
 
 ASKED_AT: Final = "gpu_webhook.asked_at"
 """WSGI environ key: when (time.monotonic) the first byte of the request could be read."""
@@ -41,12 +44,28 @@ class AnswersAtOnce(Protocol):
         """Status and JSON body. Without `may_wait`, raises MustWaitError rather than wait for anything but the disk."""
 
 
+class Pool(ThreadPoolExecutor):
+    """Threads as they are needed; once the system gives no more, those that there are do all the work."""
+
+    def _adjust_thread_count(self) -> None:
+        try:
+            super()._adjust_thread_count()
+        except RuntimeError as error:
+            if not self._threads:
+                raise
+            self._max_workers = len(self._threads)
+            log.error("threads limited to %d: %s; raise the limit of processes (pids)", self._max_workers, error)
+
+
 class Worker(gthread.ThreadWorker):
     """One process, many threads. A thread is held by a connection only while a request of it is read or answered."""
 
     _next_sweep = 0.0
     _next_notice = 0.0
     _ready_at = 0.0
+
+    def get_thread_pool(self) -> Pool:
+        return Pool(self.cfg.threads)
 
     def load_wsgi(self) -> None:
         super().load_wsgi()
