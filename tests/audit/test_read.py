@@ -103,6 +103,18 @@ def test_lines_come_with_their_stream_seq_and_place(tmp_path: Path) -> None:
     assert [line.kind for line in lines[3:]] == ["checkpoint"]
 
 
+def test_records_that_follow_each_other_come_as_one_run_and_anything_else_ends_it(tmp_path: Path) -> None:
+    path, other = tmp_path / "audit.jsonl", stream_lines(tmp_path, 1, host="other")
+    lines = stream_lines(tmp_path, 6)
+    path.write_bytes(b"".join([*lines[:3], b"foreign\n", lines[3], lines[3], *other, lines[5]]))
+    runs = Follower([path]).poll_runs()
+    expected = [([1], [1]), ([2, 3], [2, 3]), ([4], [5]), ([1], [7]), ([6], [8])]
+    assert [([each.seq for each in run.each()], [each.number for each in run.each()]) for run in runs] == expected
+    assert b"\n".join(line for run in runs for line in run.lines) + b"\n" == b"".join([*lines[:4], *other, lines[5]]), (
+        "each line once, without its newline"
+    )
+
+
 def test_nothing_new_is_an_empty_list(tmp_path: Path) -> None:
     write_stream(tmp_path, 3)
     follower = Follower([tmp_path])
