@@ -5,16 +5,18 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.server.clients import HOST, Answer, Client, connect, hostile, post
-from tests.server.serving import Serving
+from tests.server.serving import Serving, wait_until
 from tests.server.standin import golden
 from webhook.certs.issue import local_pair
 from webhook.server import connection
 from webhook.server.connection import DeadlineSocket
+from webhook.server.reviews import LARGE_AT_ONCE
 
 CROWDS = {
     "silent": {"silent": 50},
@@ -93,6 +95,23 @@ def test_b29_a_valid_review_of_two_and_a_half_mib_is_judged_in_time(server: Serv
     start = time.perf_counter()
     assert server.once("/mutate", body).json["response"]["allowed"] is True
     assert time.perf_counter() - start < 1.0
+
+
+def test_unfinished_large_reviews_wait_for_one_another_and_for_nobody_else(server: Serving) -> None:
+    """Read all at once, they would take more memory than the pod has."""
+    large = post("/mutate", golden("pod-create") + b" " * (1 << 20))
+    with ExitStack() as stack:
+        first = [stack.enter_context(server.client()) for _ in range(LARGE_AT_ONCE)]
+        for client in first:
+            client.sock.sendall(large[:-1])
+        wait_until(lambda: server.once("/mutate", large.partition(b"\r\n\r\n")[2]).status == 503)
+        with server.client() as further:
+            answer = further.send(large)
+            assert (answer.status, answer.headers["connection"]) == (503, "close")
+            assert "try again" in answer.json["message"]
+        assert server.once("/mutate", golden("pod-create")).status == 200
+        assert [client.send(large[-1:]).status for client in first] == [200] * LARGE_AT_ONCE
+    assert server.once("/mutate", large.partition(b"\r\n\r\n")[2]).status == 200
 
 
 def _raw(request: bytes) -> Callable[[Serving], Answer]:

@@ -6,8 +6,10 @@ than everything that happens here, and where they can around WSGI: the worker as
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
+from threading import BoundedSemaphore
 from typing import Any, Final, Protocol
 
 from webhook.audit import record
@@ -16,6 +18,7 @@ from webhook.decision.request import Phase
 from webhook.policy.active import Policy
 from webhook.server import wire
 from webhook.server.judge import Judge
+from webhook.server.memory import LARGE
 from webhook.server.metrics import Metrics
 from webhook.server.wire import WireError
 from webhook.server.worker import ASKED_AT
@@ -24,10 +27,15 @@ log = logging.getLogger(__name__)
 
 BODY_LIMIT: Final = 10 * 1024 * 1024
 """Bytes of a review; old and new object of 3 MiB each, with defaults and managedFields, fit into it (V28)."""
+LARGE_AT_ONCE: Final = 16
+"""Large bodies read and judged at a time: sixty clients that stopped within one took more memory than the pod has."""
+_ROOM_WAIT: Final = 1.0
+"""Seconds that a further one waits."""
 JSON: Final = "application/json"
 
 _PHASES: Final[dict[str, Phase]] = {"/mutate": "mutate", "/validate": "validate"}
 _TOO_LARGE: Final = f"the body is larger than {BODY_LIMIT} bytes"
+_NO_ROOM: Final = f"{LARGE_AT_ONCE} reviews of more than {LARGE} bytes are being read already; try again"
 
 Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
@@ -63,17 +71,17 @@ class Reviews:
         self._ledger = ledger
         self._metrics = metrics
         self._served = served
+        self._room = BoundedSemaphore(LARGE_AT_ONCE)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
         if path not in _PHASES:
             return self._pages(environ, start_response)
         try:
-            body = read_body(environ)
+            with self._room_for(environ):
+                status, answer = self.answer(path, read_body(environ), environ.get(ASKED_AT) or time.monotonic())
         except WireError as error:
             status, answer = self._refuse(error)
-        else:
-            status, answer = self.answer(path, body, environ.get(ASKED_AT) or time.monotonic())
         headers = [("Content-Type", JSON), ("Content-Length", str(len(answer)))]
         if status == HTTPStatus.METHOD_NOT_ALLOWED:
             headers.append(("Allow", "POST"))
@@ -81,6 +89,21 @@ class Reviews:
             headers.append(("Connection", "close"))
         start_response(f"{status} {HTTPStatus(status).phrase}", headers)
         return (answer,)
+
+    @contextmanager
+    def _room_for(self, environ: Environ) -> Iterator[None]:
+        """Raises WireError (503) where a large body finds no room; one of unknown length counts as large."""
+        length = environ.get("CONTENT_LENGTH", BODY_LIMIT if "HTTP_TRANSFER_ENCODING" in environ else 0)
+        if int(length) <= LARGE:
+            yield
+            return
+        if not self._room.acquire(timeout=_ROOM_WAIT):
+            raise WireError(503, _NO_ROOM)
+        try:
+            yield
+        finally:
+            self._room.release()
+            self._served(int(length))  # whether or not it was judged, its memory was used
 
     def answer(self, path: str, body: bytes, asked_at: float, may_wait: bool = True) -> tuple[int, bytes]:
         """Status and body for a review that came to `path` and could be read at `asked_at` (time.monotonic).
@@ -111,7 +134,6 @@ class Reviews:
         if decision.note is not None and not asked.dry_run:
             self._source.note(decision.note)
         self._metrics.decided(asked, decision, seconds)
-        self._served(len(body))
         return wire.encode(asked, decision)
 
     def _refuse(self, error: WireError) -> tuple[int, bytes]:
