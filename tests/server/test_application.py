@@ -23,7 +23,7 @@ from webhook.server.connection import DeadlineSocket
 listener = application.listen("127.0.0.1:0")
 print(listener.getsockname()[1], flush=True)
 certificate = Certificate(Path(sys.argv[1]), Path(sys.argv[2]), DeadlineSocket)
-application.serve(application.settings(listener, certificate, 32) | {"timeout": 2}, Echo())
+application.serve(application.settings(listener, certificate, 32) | {"timeout": 2}, Echo(at_once=True))
 """
 """A server whose worker is killed when it gives no sign of life for two seconds."""
 
