@@ -209,6 +209,7 @@ class _Check:
         self.notes = notes
         self.language = policy.spec.language
         self.checks_all = policy.spec.quota.resources == "all"
+        self._is_gpu = policy.counts_gpu
         self.old_use = ask.old_use
         if ask.old_use is not None and not ask.old_use.priority_class:
             self.old_use = msgspec.structs.replace(ask.old_use, priority_class=placed.default_class)
@@ -218,9 +219,11 @@ class _Check:
         quotas = self.facts.quotas(self.request.namespace)
         if quotas is None and self.ask.active and self.grows:
             self._unknown(self._say("why_read"))
-        if not quotas or self._plainly_fits(quotas):
+        if not quotas:
             return False
         self._note_keys(quotas)
+        if self._plainly_fits(quotas):
+            return False
         matching = [each for each in quotas if self._is_readable(each) and quota.matches(each, self.use)]
         self._autoscaler(matching)
         if not self.ask.active:
@@ -232,7 +235,7 @@ class _Check:
         return self._one_run(known) if self.ask.subject.kind == "CronJob" else self._compare(known)
 
     def _plainly_fits(self, quotas: Sequence[ResourceQuota]) -> bool:
-        """The usual end of a Pod, told in one look: nothing is wrong with any quota, and `used` leaves room in each."""
+        """The usual end of a Pod, told in one look: every quota is known, and `used` leaves room in each."""
         if not self.ask.subject.is_pod:
             return False
         usage = self.use.usage
@@ -290,9 +293,6 @@ class _Check:
 
     def _is_checked(self, key: str) -> bool:
         return self.checks_all or self._is_gpu(key)
-
-    def _is_gpu(self, key: str) -> bool:
-        return bool(self.policy.gpu_keys((key,)))
 
     def _surge(self) -> int:
         """Pods that a rollout makes beyond the wanted number, 0 if this request starts none (W2-W5)."""
@@ -506,7 +506,8 @@ class _Check:
 
     def _note_keys(self, quotas: Sequence[ResourceQuota]) -> None:
         for each in quotas:
-            dead = [key for key in quota.reading(each).ineffective if self.policy.is_gpu(key.removeprefix("limits."))]
+            ineffective = quota.reading(each).ineffective
+            dead = [key for key in ineffective if self._is_gpu(quota.effective_key(key))]
             if dead:
                 effective = ", ".join(dict.fromkeys(map(quota.effective_key, dead)))
                 values = {"quota": each.metadata.name, "keys": ", ".join(dead), "effective": effective}

@@ -205,7 +205,7 @@ class Reading(msgspec.Struct, frozen=True):
     demanded: tuple[str, ...]
     """Keys of `status.hard` that every container must name (Q17)."""
     is_sound: bool
-    """Whether its status is filled in for every pod key (Q5, Q6) and no key is ineffective (Q2)."""
+    """Whether its status is filled in, and readable, for every pod key (Q5, Q6)."""
 
 
 def reading(quota: ResourceQuota) -> Reading:
@@ -233,17 +233,16 @@ def _read(quota: ResourceQuota) -> Reading:
         if key in written:
             used[key] = taken
     keys = quota.status.hard or ()
-    ineffective = tuple(ineffective_keys(quota))
     unknown = tuple(key for key in keys if key not in written and is_pod_key(key))
     return Reading(
         hard=hard,
         used=used,
         unreadable=tuple(unreadable),
-        ineffective=ineffective,
+        ineffective=tuple(ineffective_keys(quota)),
         counts_pods=any(map(is_pod_key, keys)),
         unknown=unknown,
         demanded=tuple(key for key in keys if key in _MUST_SPECIFY),
-        is_sound=quota.status.hard is not None and not (unreadable or ineffective or unknown),
+        is_sound=quota.status.hard is not None and not (unreadable or unknown),
     )
 
 

@@ -50,7 +50,8 @@ class Policy:
         self.rules = tuple(_activate(rule) for rule in document.spec.rules)
         self.kinds = frozenset(document.spec.workloads)
         self.never_judged = NEVER_JUDGED | ({own_namespace} if own_namespace else set())
-        self._counts_gpu = _CountsGpu(self.is_gpu)
+        self.counts_gpu: Callable[[str], bool] = _CountsGpu(self.is_gpu).__getitem__
+        """Whether a quota key counts GPUs: `requests.nvidia.com/gpu`."""
 
     def rule_for(self, namespace_labels: Mapping[str, str], pod_labels: Mapping[str, str]) -> Rule | None:
         """The first rule that matches both, else None (finding NoRule)."""
@@ -71,8 +72,8 @@ class Policy:
         return any(_name_matches(pattern, resource) for pattern in self.spec.gpu_resources)
 
     def gpu_keys(self, keys: Iterable[str]) -> list[str]:
-        """Those of some quota keys that count GPUs: `requests.nvidia.com/gpu`."""
-        return list(filter(self._counts_gpu.__getitem__, keys))
+        """Those of some quota keys that count GPUs."""
+        return list(filter(self.counts_gpu, keys))
 
 
 class _CountsGpu(dict[str, bool]):
