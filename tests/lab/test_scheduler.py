@@ -20,15 +20,17 @@ def bare() -> Iterator[Lab]:
         yield running
 
 
+def said(lab: Lab, namespace: str, name: str) -> tuple[str | None, str | None] | None:
+    """(node, message) as the scheduler last left the pod, None if it has not looked at it."""
+    found = lab.registry.get(resources.PODS, namespace, name)
+    conditions = [c for c in found["status"].get("conditions") or [] if c["type"] == "PodScheduled"]
+    return (found["spec"].get("nodeName"), conditions[0].get("message")) if conditions else None
+
+
 def scheduled(lab: Lab, namespace: str, name: str) -> tuple[str | None, str | None]:
     """(node, message) once the scheduler has looked at the pod."""
-
-    def condition() -> Object | None:
-        found = lab.registry.get(resources.PODS, namespace, name)["status"].get("conditions") or []
-        return next((c for c in found if c["type"] == "PodScheduled"), None)
-
-    lab.wait(condition)
-    return lab.registry.get(resources.PODS, namespace, name)["spec"].get("nodeName"), (condition() or {}).get("message")
+    lab.wait(lambda: said(lab, namespace, name))
+    return said(lab, namespace, name) or (None, None)
 
 
 CASES = [json.loads(line) for line in (DATA / "scheduler-cases" / "cases.jsonl").read_text().splitlines()[:6]]
@@ -119,8 +121,8 @@ def test_recorded_clusters_load_and_stay_as_they_were(bare: Lab, cluster: str) -
     bare.create(pod("after", priorityClassName="system-node-critical", nodeSelector={"no": "where"}))
     scheduled(bare, "default", "after")
     assert pending
-    for (namespace, name), message in pending.items():
-        assert scheduled(bare, namespace, name) == (None, message)
+    # Not at once: a pod that was looked at while the poke stood counts one node more until its next turn.
+    bare.wait(lambda: {key: said(bare, *key) for key in pending} == {key: (None, pending[key]) for key in pending})
     names = {(o["metadata"]["namespace"], o["metadata"]["name"]) for o in recorded if o["kind"] == "Pod"}
     kept = {(p["metadata"]["namespace"], p["metadata"]["name"]) for p in pods_of(bare, "")} - {("default", "after")}
     assert kept == names

@@ -60,10 +60,11 @@ class Scheduler:
         return freed
 
     def sync(self, key: Key) -> None:
+        due = self._due()  # before the nodes are read: what changes from here on makes the pods due again
         nodes = [typed.read(record.raw, Node) for record in self._client.store.records(resources.NODES)]
         placed = self._placed_pods()
         failure: errors.ApiError | None = None
-        for pod in self._due():
+        for pod in due:
             try:
                 self._schedule(pod, nodes, placed)
             except errors.ApiError as error:  # it changed or went meanwhile
