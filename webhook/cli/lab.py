@@ -1,6 +1,11 @@
 """`gpu-webhook lab`: a look-alike Kubernetes API on loopback, for demos and tests only."""
 
+from typing import TYPE_CHECKING
+
 import click
+
+if TYPE_CHECKING:
+    from threading import Event
 
 
 @click.command("lab")
@@ -52,6 +57,7 @@ def command(
         lab = Lab(host=host, port=port, tls=tls, services=dict(map(_service, services)))
     except OSError as error:
         raise click.ClickException(f"cannot listen on {bind}: {error.strerror or error}; try another --bind") from error
+    told = _told_to_stop()  # whoever reads that we are ready may tell us at once
     with lab:
         try:
             lab.load(objects)
@@ -60,19 +66,19 @@ def command(
         path = lab.kubeconfig(Path(kubeconfig_path).absolute())
         click.echo(f"lab: {lab.url}, {len(objects)} objects loaded; Ctrl-C stops it", err=True)
         click.echo(f"export KUBECONFIG={path}")
-        _wait_for_signal()
+        told.wait()
     click.echo("lab: stopped", err=True)
 
 
-def _wait_for_signal() -> None:
-    """Return at Ctrl-C or SIGTERM."""
+def _told_to_stop() -> "Event":
+    """Set at Ctrl-C or SIGTERM, from now on."""
     import signal
     from threading import Event
 
-    asked = Event()
+    told = Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: asked.set())
-    asked.wait()
+        signal.signal(number, lambda *_: told.set())
+    return told
 
 
 def _objects(nodes: str | None, paths: tuple[str, ...]) -> list[dict[str, object]]:
