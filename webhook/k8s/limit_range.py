@@ -5,7 +5,15 @@ from typing import Any
 
 import msgspec
 
-from webhook.k8s.objects import Container, LimitRange, LimitRangeItem, PodSpec, Quantities, Resources
+from webhook.k8s.objects import (
+    Container,
+    LimitRange,
+    LimitRangeItem,
+    PodSpec,
+    Quantities,
+    Resources,
+    kept_with_object,
+)
 from webhook.k8s.pod_resources import container_requests, limit_amounts, request_amounts
 from webhook.k8s.quantity import Amount, QuantityError, parse, parse_amount
 
@@ -62,15 +70,9 @@ def aggregate(found: Iterable[str]) -> str:
 # -- filling ----------------------------------------------------------------------------------------------------------
 
 
+@kept_with_object
 def _defaults(limit_range: LimitRange) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(limits, requests) that one LimitRange gives to containers, kept with it; of several items the last wins."""
-    found: tuple[dict[str, Any], dict[str, Any]] | None = limit_range.__dict__.get("defaults")
-    if found is None:
-        found = limit_range.__dict__["defaults"] = _read_defaults(limit_range)
-    return found
-
-
-def _read_defaults(limit_range: LimitRange) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(limits, requests) that one LimitRange gives to containers; of several items the last wins."""
     limits: dict[str, Any] = {}
     requests: dict[str, Any] = {}
     for item in limit_range.spec.limits or ():

@@ -6,8 +6,9 @@ Quantities stay as they were written (`Any`): `webhook.k8s.quantity` reads them.
 Re-encoding a struct gives back what was read and nothing more, which is what audit records keep.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType, field
@@ -18,6 +19,27 @@ Quantities = Mapping[str, Any]
 
 class _Struct(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     """Camel-case keys, unknown keys skipped, defaults left out when encoded."""
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def kept_with_object(function: Callable[[T], R]) -> Callable[[T], R]:
+    """What `function` says of an object, worked out when first asked for and kept with it.
+
+    For structs with a `dict`: they never change, and are asked about more often than the cluster sends new ones.
+    """
+    name = function.__name__
+
+    @wraps(function)
+    def look_up(found: T) -> R:
+        kept: R | None = found.__dict__.get(name)
+        if kept is None:
+            kept = found.__dict__[name] = function(found)
+        return kept
+
+    return look_up
 
 
 # -- metadata and selectors ---------------------------------------------------------------------------------------
@@ -174,7 +196,7 @@ class PodStatus(_Struct, frozen=True):
 
 
 class Pod(_Struct, frozen=True, dict=True, gc=True):
-    """`dict`: see `webhook.k8s.quota.pod_use`."""
+    """`dict`: see `kept_with_object`."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec | None = None
@@ -301,7 +323,7 @@ class ResourceQuotaStatus(_Struct, frozen=True):
 
 
 class ResourceQuota(_Struct, frozen=True, dict=True, gc=True):
-    """Admission compares with `status`, never with `spec.hard` (Q4). `dict`: see `webhook.k8s.quota.reading`."""
+    """Admission compares with `status`, never with `spec.hard` (Q4). `dict`: see `kept_with_object`."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: ResourceQuotaSpec = ResourceQuotaSpec()
@@ -322,7 +344,7 @@ class LimitRangeSpec(_Struct, frozen=True):
 
 
 class LimitRange(_Struct, frozen=True, dict=True, gc=True):
-    """`dict`: see `webhook.k8s.limit_range.apply`."""
+    """`dict`: see `kept_with_object`."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: LimitRangeSpec = LimitRangeSpec()

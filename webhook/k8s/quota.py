@@ -21,6 +21,7 @@ from webhook.k8s.objects import (
     ResourceQuota,
     Resources,
     ScopeRequirement,
+    kept_with_object,
 )
 from webhook.k8s.pod_resources import (
     container_requests,
@@ -112,15 +113,9 @@ def _plainly_burstable(spec: PodSpec, amounts: Mapping[str, Quantity]) -> bool:
     return spec.overhead is None and spec.resources is None and bool(amounts.get("cpu") or amounts.get("memory"))
 
 
+@kept_with_object
 def pod_use(pod: Pod) -> PodUse:
-    """The use of an existing pod, kept with it; a finished one has nothing but its place in count/pods (Q19)."""
-    found: PodUse | None = pod.__dict__.get("use")
-    if found is None:
-        found = pod.__dict__["use"] = _pod_use(pod)
-    return found
-
-
-def _pod_use(pod: Pod) -> PodUse:
+    """The use of an existing pod; a finished one keeps nothing but its place in count/pods (Q19)."""
     metadata, owner = pod.metadata, pod.metadata.controller
     use = spec_use(pod.spec or PodSpec())
     finished = pod.status is not None and pod.status.phase in TERMINAL_PHASES
@@ -208,15 +203,9 @@ class Reading(msgspec.Struct, frozen=True):
     """Whether its status is filled in, and readable, for every pod key (Q5, Q6)."""
 
 
+@kept_with_object
 def reading(quota: ResourceQuota) -> Reading:
-    """The quota as numbers, worked out when first asked for and kept with the object: it changes less often."""
-    found: Reading | None = quota.__dict__.get("reading")
-    if found is None:
-        found = quota.__dict__["reading"] = _read(quota)
-    return found
-
-
-def _read(quota: ResourceQuota) -> Reading:
+    """The quota as numbers."""
     hard: dict[str, Quantity] = {}
     used: dict[str, Quantity] = {}
     unreadable: list[str] = []

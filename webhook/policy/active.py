@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from webhook.k8s import selectors
+from webhook.k8s.names import cached_by_name
 from webhook.policy.model import GpuPolicy, GpuPricing, Rule, Spec
 from webhook.policy.problem import NOWHERE, Places
 
@@ -50,7 +51,7 @@ class Policy:
         self.rules = tuple(_activate(rule) for rule in document.spec.rules)
         self.kinds = frozenset(document.spec.workloads)
         self.never_judged = NEVER_JUDGED | ({own_namespace} if own_namespace else set())
-        self.counts_gpu: Callable[[str], bool] = _CountsGpu(self.is_gpu).__getitem__
+        self.counts_gpu = cached_by_name(self._counts_gpu)
         """Whether a quota key counts GPUs: `requests.nvidia.com/gpu`."""
 
     def rule_for(self, namespace_labels: Mapping[str, str], pod_labels: Mapping[str, str]) -> Rule | None:
@@ -71,22 +72,12 @@ class Policy:
         """Whether a resource name (without `requests.`) is one of `gpuResources`."""
         return any(_name_matches(pattern, resource) for pattern in self.spec.gpu_resources)
 
+    def _counts_gpu(self, key: str) -> bool:
+        return key.startswith("requests.") and self.is_gpu(key.removeprefix("requests."))
+
     def gpu_keys(self, keys: Iterable[str]) -> list[str]:
         """Those of some quota keys that count GPUs."""
         return list(filter(self.counts_gpu, keys))
-
-
-class _CountsGpu(dict[str, bool]):
-    """Quota key -> whether it counts GPUs, worked out when a key is first met."""
-
-    def __init__(self, is_gpu: Callable[[str], bool]) -> None:
-        self._is_gpu = is_gpu
-
-    def __missing__(self, key: str) -> bool:
-        counts = key.startswith("requests.") and self._is_gpu(key.removeprefix("requests."))
-        if len(self) < 1024 and len(key) < 512:  # keys come from users; the memory for them must not
-            self[key] = counts
-        return counts
 
 
 def _name_matches(pattern: str, name: str) -> bool:
