@@ -1,5 +1,6 @@
 """What a pod asks for: the sums of R1-R16 and the amounts that Kubernetes would refuse (B38-B42)."""
 
+import sys
 from decimal import Decimal
 from typing import Any
 
@@ -10,6 +11,7 @@ from webhook.k8s.objects import PodSpec
 from webhook.k8s.pod_resources import (
     is_best_effort,
     is_extended,
+    kept_by_resources,
     limit_amounts,
     pod_limits,
     pod_requests,
@@ -150,7 +152,7 @@ def test_r16_b40_zero_is_kept_as_zero() -> None:
 def test_r17_missing_and_null_parts_ask_for_nothing(empty: dict[str, Any]) -> None:
     assert pod_requests(spec(**empty)) == {}
     assert pod_limits(spec(**empty)) == {}
-    assert resource_problems(spec(**empty)) == []
+    assert resource_problems(spec(**empty)) == ()
 
 
 def test_null_request_is_absent_and_taken_from_the_limit() -> None:
@@ -160,7 +162,7 @@ def test_null_request_is_absent_and_taken_from_the_limit() -> None:
 @pytest.mark.parametrize("spelling", ["1", 1, 1.0, "1e0", "1E0", "01", " 1", "1000m"])
 def test_b38_spellings_ask_for_one_and_are_fine(spelling: Any) -> None:
     assert pod_requests(spec(containers=[asks(spelling)])) == {GPU: 1}
-    assert resource_problems(spec(containers=[asks(spelling)])) == []
+    assert resource_problems(spec(containers=[asks(spelling)])) == ()
 
 
 @pytest.mark.parametrize("unusable", ["", True, "abc", [], {}, "-1"])
@@ -179,7 +181,7 @@ def test_b38_unusable_amounts_are_named_and_leave_the_total_unknown(unusable: An
 
 def test_b38_half_a_device_is_a_problem_and_half_a_cpu_is_not() -> None:
     assert {p.reason for p in resource_problems(one(limits={GPU: "500m"}))} == {"fractional"}
-    assert resource_problems(one(limits={"cpu": "500m"})) == []
+    assert resource_problems(one(limits={"cpu": "500m"})) == ()
 
 
 def test_b39_requests_that_differ_from_limits_or_lack_them() -> None:
@@ -187,9 +189,9 @@ def test_b39_requests_that_differ_from_limits_or_lack_them() -> None:
     assert [(p.reason, p.value) for p in unequal] == [("unequal", "1")]
     alone = resource_problems(one(requests={GPU: "1"}))
     assert [(p.field, p.reason) for p in alone] == [("requests", "no-limit")]
-    assert resource_problems(one(requests={GPU: "2"}, limits={GPU: "2000m"})) == []
-    assert resource_problems(one(requests={"cpu": "1"}, limits={"cpu": "2"})) == []
-    assert resource_problems(one(requests={"cpu": "1"})) == []
+    assert resource_problems(one(requests={GPU: "2"}, limits={GPU: "2000m"})) == ()
+    assert resource_problems(one(requests={"cpu": "1"}, limits={"cpu": "2"})) == ()
+    assert resource_problems(one(requests={"cpu": "1"})) == ()
 
 
 def test_problems_of_the_pod_itself_carry_no_container_name() -> None:
@@ -216,3 +218,30 @@ def test_o3_amounts_keep_how_they_were_written() -> None:
 def test_reading_does_not_change_what_was_read() -> None:
     pod = spec(containers=[asks("1"), asks("2")], initContainers=[asks("3") | {"restartPolicy": "Always"}])
     assert pod_requests(pod) == pod_requests(pod) == {GPU: 6}
+
+
+class TestWhatIsKeptByResources:
+    """Pods come from templates: what one of them asks for is worked out once."""
+
+    def test_the_same_resources_are_looked_at_once(self) -> None:
+        looked_at: list[PodSpec] = []
+        count = kept_by_resources(lambda spec: looked_at.append(spec) or len(spec.containers or ()))
+        pod = one(requests={"cpu": "1"})
+        same = msgspec.structs.replace(one(requests={"cpu": "1"}), priority_class_name="another")
+        assert (count(pod), count(same)) == (1, 1)
+        assert looked_at == [pod]
+
+    @pytest.mark.parametrize("other", [1, 1.0, True, "01", None, ["1"]])
+    def test_what_is_written_differently_is_another_question(self, other: Any) -> None:
+        spelling = kept_by_resources(lambda spec: repr(spec))
+        assert spelling(one(limits={GPU: "1"})) != spelling(one(limits={GPU: other}))
+        assert spelling(one(limits={GPU: 1})) != spelling(one(limits={GPU: True}))
+
+    def test_what_is_huge_or_nested_deeply_is_answered_and_not_kept(self) -> None:
+        deep: list[Any] = []
+        for _ in range(sys.getrecursionlimit() * 2):
+            deep = [deep]
+        asked = kept_by_resources(lambda spec: [spec])
+        for odd in (one(limits={"x" * 10_000: "1"}), msgspec.structs.replace(one(), overhead={"cpu": deep})):
+            assert asked(odd) == [odd]
+            assert asked(odd) is not asked(odd)

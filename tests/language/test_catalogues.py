@@ -6,7 +6,7 @@ from string import Formatter
 
 import pytest
 
-from webhook.language import catalogue, say
+from webhook.language import catalogue, say, teller
 
 EN, ZH = catalogue("en"), catalogue("zh")
 
@@ -37,3 +37,11 @@ def test_a_message_is_looked_up_by_key_and_filled_in() -> None:
     assert say("zh", "decision.used_of", used="3", hard="4") == "3，上限 4"
     with pytest.raises(KeyError):
         say("en", "decision.nothing_like_it")
+
+
+def test_a_teller_knows_what_every_message_of_a_section_may_name() -> None:
+    tell = teller("en", "decision", namespace="ai-training", rule="training")
+    assert tell("used_of", used="3", hard="4") == say("en", "decision.used_of", used="3", hard="4")
+    assert "ai-training" in tell("class_conflict", wants="x", allowed="y")
+    with pytest.raises(KeyError):
+        tell("nothing_like_it")

@@ -11,26 +11,21 @@ from webhook.decision.placement import Placement
 from webhook.k8s import node_affinity
 from webhook.k8s.node_affinity import NodeLookup
 from webhook.k8s.objects import NodeSelectorRequirement, PodSpec, PriorityClass
-from webhook.language import Language, say
+from webhook.language import Tell
 from webhook.policy.model import Rule
 
 _POOL_CODES = frozenset({"PoolConflict", "NodeNameOutsidePool"})
 
 
 class Context(msgspec.Struct, frozen=True):
-    """What a rule is applied with: who says it, in which language, and what the cluster knows."""
+    """What a rule is applied with: how it is told, and what the cluster knows."""
 
     rule: Rule
     pool_label: str
-    language: Language
-    namespace: str
+    tell: Tell
     classes: Mapping[str, PriorityClass] | None
     labels_of: NodeLookup
     class_chosen: bool | None
-
-    def say(self, key: str, /, **values: object) -> str:
-        values["namespace"], values["rule"] = self.namespace, self.rule.name
-        return say(self.language, f"decision.{key}", **values)
 
 
 def conflicts(spec: PodSpec, path: str, own: Placement, context: Context) -> list[Note]:
@@ -39,8 +34,12 @@ def conflicts(spec: PodSpec, path: str, own: Placement, context: Context) -> lis
     `path` is where the pod spec lies, dotted, for the message. Each Note is worded as a denial; whether it denies is
     the engine's matter (controllers, H21, `keep`).
     """
-    found = (_class_conflict(path, own, context), _pool_conflict(spec, path, own, context))
-    return [each for each in found if each is not None]
+    found = []
+    if own.priority_class and (conflict := _class_conflict(path, own, context)):
+        found.append(conflict)
+    if (spec.node_selector or own.terms is not None) and (conflict := _pool_conflict(spec, path, own, context)):
+        found.append(conflict)
+    return found
 
 
 def apply_rule(
@@ -68,7 +67,7 @@ def apply_rule(
 def user_class(own: Placement, context: Context) -> str | None:
     """The class that the user chose; one that the Priority plugin filled in from a globalDefault is none (O2)."""
     name = own.priority_class
-    known = (context.classes or {}).get(name or "")
+    known = (context.classes or {}).get(name) if name else None
     if known is not None and known.global_default and not context.class_chosen:
         return None
     return name
@@ -81,14 +80,14 @@ def _class_conflict(path: str, own: Placement, context: Context) -> Note | None:
     allowed = (rule.priority_class_name, *rule.allowed_priority_classes)
     if chosen in allowed:
         return None
-    listed = context.say("or").join(allowed)
+    listed = context.tell("or").join(allowed)
     fix = "class_conflict_fix" if len(allowed) > 1 else "class_conflict_fix_one"
     return Note(
         "PriorityConflict",
-        context.say("class_conflict", wants=chosen, allowed=listed),
+        context.tell("class_conflict", wants=chosen, allowed=listed),
         rows=(
             ("field", f"{path}.priorityClassName"),
-            ("fix", context.say(fix, default=rule.priority_class_name, allowed=listed)),
+            ("fix", context.tell(fix, default=rule.priority_class_name, allowed=listed)),
         ),
     )
 
@@ -102,13 +101,13 @@ def _class_to_inject(before: Placement, own: Placement, context: Context, kept: 
     if chosen is not None and (kept or chosen in (wanted, *rule.allowed_priority_classes)):
         return None
     if context.classes is None:
-        notes.add("FactsUnknown", context.say("facts_unknown_classes"), "warn")
+        notes.add("FactsUnknown", context.tell("facts_unknown_classes"), "warn")
         return before.priority_class
     if wanted not in context.classes:
-        notes.add("PriorityClassMissing", context.say("class_missing", name=wanted), "warn")
+        notes.add("PriorityClassMissing", context.tell("class_missing", name=wanted), "warn")
         return before.priority_class
     if chosen is not None:
-        notes.add("PriorityConflict", context.say("class_overridden", wants=chosen, name=wanted), "warn")
+        notes.add("PriorityConflict", context.tell("class_overridden", wants=chosen, name=wanted), "warn")
     return wanted
 
 
@@ -121,12 +120,12 @@ def _pool_conflict(spec: PodSpec, path: str, own: Placement, context: Context) -
         return None
     if node_affinity.is_possible(spec.node_selector, own.terms, context.pool_label, pools, context.labels_of):
         return None
-    allowed = context.say("or").join(pools)
+    allowed = context.tell("or").join(pools)
     field, wants = _pool_wish(spec, path, own, context)
     if wants is None:
         return _pinned_conflict(field, own, allowed, context)
-    fix = context.say("pool_conflict_fix", label=context.pool_label, field=field, allowed=allowed)
-    headline = context.say("pool_conflict", wants=wants, allowed=allowed)
+    fix = context.tell("pool_conflict_fix", label=context.pool_label, field=field, allowed=allowed)
+    headline = context.tell("pool_conflict", wants=wants, allowed=allowed)
     return Note("PoolConflict", headline, rows=(("field", field), ("fix", fix)))
 
 
@@ -138,9 +137,9 @@ def _pool_wish(spec: PodSpec, path: str, own: Placement, context: Context) -> tu
         return f"{path}.nodeSelector", f"{label}={selected}"
     terms = [_term_wish(term.match_expressions or (), context) for term in own.terms or ()]
     wishes = [wish for wish in terms if wish]
-    wish = context.say("or").join(dict.fromkeys(wishes)) or None
+    wish = context.tell("or").join(dict.fromkeys(wishes)) or None
     if wish is not None and selected is not None:
-        wish = context.say("and").join((f"{label}={selected}", wish))
+        wish = context.tell("and").join((f"{label}={selected}", wish))
     return f"{path}.affinity.nodeAffinity", wish
 
 
@@ -150,7 +149,7 @@ def _term_wish(expressions: Sequence[NodeSelectorRequirement], context: Context)
         if each.key == context.pool_label:
             values = f" [{', '.join(each.values)}]" if each.values else ""
             parts.append(f"{each.key} {each.operator}{values}")
-    return context.say("and").join(parts)
+    return context.tell("and").join(parts)
 
 
 def _pinned_conflict(field: str, own: Placement, allowed: str, context: Context) -> Note:
@@ -160,8 +159,8 @@ def _pinned_conflict(field: str, own: Placement, allowed: str, context: Context)
     outside = [name for name, pool in pools.items() if pool not in (context.rule.pools or ())]
     node = (outside or list(pools))[0]
     pool = pool_text(pools[node], context)
-    headline = context.say("pool_conflict_name", node=node, pool=pool, allowed=allowed)
-    fix = context.say("pool_conflict_name_fix", field=field, allowed=allowed)
+    headline = context.tell("pool_conflict_name", node=node, pool=pool, allowed=allowed)
+    fix = context.tell("pool_conflict_name_fix", field=field, allowed=allowed)
     return Note("PoolConflict", headline, rows=(("field", field), ("fix", fix)))
 
 
@@ -170,7 +169,7 @@ def _pins(field: NodeSelectorRequirement) -> bool:
 
 
 def pool_text(pool: str | None, context: Context) -> str:
-    return context.say("pool_named", pool=pool) if pool else context.say("pool_none")
+    return context.tell("pool_named", pool=pool) if pool else context.tell("pool_none")
 
 
 def node_name_problem(field: str, node: str, labels: Mapping[str, str], context: Context) -> Note | None:
@@ -179,9 +178,9 @@ def node_name_problem(field: str, node: str, labels: Mapping[str, str], context:
     pool = labels.get(context.pool_label)
     if not pools or pool in pools:
         return None
-    allowed = context.say("or").join(pools)
+    allowed = context.tell("or").join(pools)
     return Note(
         "NodeNameOutsidePool",
-        context.say("node_outside", node=node, pool=pool_text(pool, context), allowed=allowed),
-        rows=(("field", field), ("fix", context.say("node_outside_fix", field=field, allowed=allowed))),
+        context.tell("node_outside", node=node, pool=pool_text(pool, context), allowed=allowed),
+        rows=(("field", field), ("fix", context.tell("node_outside_fix", field=field, allowed=allowed))),
     )

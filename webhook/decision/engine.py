@@ -12,6 +12,7 @@ from webhook.decision import (
     fit,
     identity,
     injected,
+    injection,
     placement,
     subject,
     updates,
@@ -23,6 +24,7 @@ from webhook.decision.exemptions import EXEMPT, Exempted
 from webhook.decision.facts import Facts, FactSource, Note
 from webhook.decision.finding import Notes
 from webhook.decision.injected import ANNOTATION, Injected
+from webhook.decision.injection import Injection
 from webhook.decision.placement import Placement
 from webhook.decision.request import Request, TemplateChange
 from webhook.decision.result import Decision, Finding, PatchOperation, Verdict
@@ -30,7 +32,7 @@ from webhook.decision.subject import Subject
 from webhook.k8s import priority, workloads
 from webhook.k8s.objects import Pod, PriorityClass, Scale, Workload
 from webhook.k8s.workloads import WorkloadKind
-from webhook.language import say
+from webhook.language import teller
 from webhook.policy.active import Policy
 from webhook.policy.model import Mode, Rule
 
@@ -91,7 +93,8 @@ def _is_untouched(request: Request, policy: Policy, row: WorkloadKind, notes: No
     if request.namespace in policy.never_judged or request.operation not in ("CREATE", "UPDATE"):
         return True
     if request.sub_resource and request.sub_resource != "scale":
-        notes.add("SubresourceIgnored", _say(policy, "subresource", subresource=request.sub_resource))
+        tell = teller(policy.spec.language, "decision")
+        notes.add("SubresourceIgnored", tell("subresource", subresource=request.sub_resource))
         return True
     if row is not _UNKNOWN_SCALED and row.kind not in policy.kinds:
         return True
@@ -99,15 +102,11 @@ def _is_untouched(request: Request, policy: Policy, row: WorkloadKind, notes: No
         return True
     old = request.old_object.metadata if request.old_object is not None else None
     if old is not None and old.deletion_timestamp:  # the new object's is client data, which nothing may hang on (H1)
-        notes.add("Deleting", _say(policy, "deleting"))
+        notes.add("Deleting", teller(policy.spec.language, "decision")("deleting"))
         return True
     if row.kind == "Pod":
         return request.operation == "UPDATE" or identity.is_mirror(request, request.object.metadata)
     return row.kind == "ReplicaSet" and workloads.is_deployment_controller(request.user.name)
-
-
-def _say(policy: Policy, key: str, /, **values: object) -> str:
-    return say(policy.spec.language, f"decision.{key}", **values)
 
 
 # -- one judgement ----------------------------------------------------------------------------------------------------
@@ -122,13 +121,17 @@ class _Judgement:
         self.facts = facts
         self.row = row
         self.notes = notes
+        self.is_scale = subject.is_scale(request)
         self.by_controller = identity.is_w19(request, policy.spec)
         self.mode: Mode = policy.spec.mode
         self.rule: Rule | None = None
         self.patch: list[PatchOperation] = []
+        self.injection: Injection | None = None
+        self.noticed_before = 0
         self.ask: fit.Ask | None = None
         self.stale = False
         self.change: TemplateChange | None = None
+        self.classes: Mapping[str, PriorityClass] | None = None
         self.class_chosen: bool | None = None
 
     def decide(self) -> Decision:
@@ -141,7 +144,7 @@ class _Judgement:
             new = self._subject()
             if new is None:
                 self._parent_unknown()
-            elif subject.is_scale(self.request) and new.metadata.deletion_timestamp:
+            elif self.is_scale and new.metadata.deletion_timestamp:
                 self.notes.add("Deleting", self._say("deleting"))
             else:
                 self._judge(new, labels)
@@ -149,39 +152,46 @@ class _Judgement:
 
     def _judge(self, new: Subject, labels: Mapping[str, str]) -> None:
         rule = self.policy.rule_for(labels, new.pod_metadata.labels or {})
-        old = self._old_subject()
+        old = self._old_subject() if self.request.old_object is not None else None
         self._gather(new, old)
         if rule is None:
             self._no_rule()
             return
         self.rule = rule
+        context = self._context(rule)
+        self.tell = context.tell
         self.mode = rule.mode or self.policy.spec.mode
         ask = self.ask = fit.ask(self.request, new, old, self.facts, self.policy)
         if not self._concerns_us(new, ask):
-            self.notes.add("NotGpu", self._say("not_gpu"))
+            self.notes.add("NotGpu", self.tell("not_gpu"))
             return
-        if subject.is_scale(self.request):
+        name = new.spec.priority_class_name
+        if self.is_scale:
             if self._exempted(new):
                 return
         elif self._is_exempt(new, old) or self._is_left_alone(new):
             return
         else:
             made = self.by_controller and identity.is_made_by_controller(self.request, new, self.policy.spec)
-            self._place(new, old, rule, made)
+            name = self._place(new, old, context, made)
         fit.note_resources(ask, self.notes, self.policy.spec.language)
         if new.spec.resource_claims:
             fit.note_claims(self.facts.quotas(self.request.namespace), self.notes, self.policy.spec.language)
-        default = self._default_class(new, rule)
-        placed = fit.Placed(self._class_of_pods(new) or default, default, self.change == "changed")
-        self.stale = fit.check(ask, placed, self.request, rule, self.policy, self.facts, self.notes)
+        if self.by_controller and not self.is_scale:
+            return
+        default = self._default_class(new, rule) if not name or old is not None else ""
+        placed = fit.Placed(name or default, default, self.change == "changed")
+        self.stale = fit.check(ask, placed, self.request, context, self.policy, self.facts, self.notes)
 
     def _gather(self, new: Subject, old: Subject | None) -> None:
         """Ask also what only another policy would ask, so that the record can be judged again under it (DESIGN 5.5)."""
         self.facts.quotas(self.request.namespace)
         self.facts.limit_ranges(self.request.namespace)
         self.facts.pool_sizes(self.policy.spec.pool_label)
-        self.class_chosen = self._chosen(new, self.facts.priority_classes() or {})
-        self.change = self._template_change(new, old)
+        self.classes = self.facts.priority_classes()
+        self.class_chosen = self._chosen(new)
+        if old is not None:
+            self.change = self._template_change(new, old)
 
     def _concerns_us(self, new: Subject, ask: fit.Ask) -> bool:
         return self.policy.spec.applies_to == "allWorkloads" or ask.is_gpu or bool(new.spec.resource_claims)
@@ -190,7 +200,7 @@ class _Judgement:
         """Pods made for a DaemonSet: its controller chose their node, whatever kinds the policy lists (N15, N16)."""
         if not self.by_controller or not identity.is_daemon_pod(self.request, new, self.policy.spec):
             return False
-        self.notes.add("ControllerPod", self._say("controller_left"))
+        self.notes.add("ControllerPod", self.tell("controller_left"))
         return True
 
     # -- who and what --
@@ -230,10 +240,10 @@ class _Judgement:
             mark = (new.pod_metadata.annotations or {}).get(EXEMPT)
             found = exemptions.of_mark(mark, spec, self.request.now) if mark else None
         if found is not None:
-            reason = self._say("exempt_reason", reason=found.reason) if found.reason else ""
-            self.notes.add("Exempt", self._say("exempt", name=found.name, reason=reason))
+            reason = self.tell("exempt_reason", reason=found.reason) if found.reason else ""
+            self.notes.add("Exempt", self.tell("exempt", name=found.name, reason=reason))
             if found.kind == "break-glass":
-                self.notes.add("BreakGlass", self._say("break_glass", ends=found.ends, reason=found.reason))
+                self.notes.add("BreakGlass", self.tell("break_glass", ends=found.ends, reason=found.reason))
         return found
 
     def _is_exempt(self, new: Subject, old: Subject | None) -> bool:
@@ -250,30 +260,55 @@ class _Judgement:
             return False
         if marked is not None and not self.by_controller:
             self._annotate(f"{new.row.template}/metadata", new.pod_metadata.annotations, EXEMPT, None, new)
-            self.notes.add("ExemptionRemoved", self._say("exemption_removed", annotation=EXEMPT), "warn")
+            self.notes.add("ExemptionRemoved", self.tell("exemption_removed", annotation=EXEMPT), "warn")
         return False
 
     # -- placement --
 
-    def _place(self, new: Subject, old: Subject | None, rule: Rule, controlled: bool) -> None:
-        context = self._context(rule)
+    def _place(self, new: Subject, old: Subject | None, context: Context, controlled: bool) -> str | None:
+        """Patch what the rule wants; returns the class that the pods will have."""
         records = self._records(new, old)
         before = placement.of(new.spec)
-        own = injected.strip(before, records, self.policy.spec.pool_label)
-        if old is not None and self.change == "same":
-            self._leave(new, old, own, context)
-        elif old is not None and self.change == "dropped":
-            self._restore(new, old, before)
+        name = before.priority_class
+        usual = None
+        if old is None and records[0] is None:
+            usual = injection.usual(new.row, new.spec, context, self.policy.spec.language)
+        if usual is not None:
+            name = self._inject(new, usual, None)
         else:
-            kept = self._conflicts(new, old, own, records, context, controlled)
-            after, record = apply.apply_rule(before, own, context, kept, self.notes)
-            self._inject(new, before, after, record, context)
+            name = self._place_closely(new, old, before, records, context, controlled)
         if new.kind == "Job" and old is not None:
             self.patch = []  # a Job's template is immutable (H3)
-        self._check_placed(rule, controlled)
+        elif self.request.phase == "mutate":
+            return name
+        if self.request.phase == "validate":
+            self._check_placed(controlled)
+        return before.priority_class
+
+    def _place_closely(
+        self,
+        new: Subject,
+        old: Subject | None,
+        before: Placement,
+        records: tuple[Injected | None, ...],
+        context: Context,
+        controlled: bool,
+    ) -> str | None:
+        """`_place` where the object, or what it was, has a placement or a record of ours."""
+        own = injected.strip(before, records, context.pool_label)
+        if old is not None and self.change == "same":
+            self._leave(new, old, own, context)
+            return before.priority_class
+        if old is not None and self.change == "dropped":
+            after = placement.of(old.spec)
+            self._restore(new, old, before, after)
+            return after.priority_class
+        kept = self._conflicts(new, old, own, records, context, controlled)
+        added = injection.injection(new.row, new.spec, before, own, context, kept, self.notes)
+        return self._inject(new, added, records[0])
 
     def _template_change(self, new: Subject, old: Subject | None) -> TemplateChange | None:
-        if old is None or subject.is_scale(self.request):
+        if old is None or self.is_scale:
             return None
         label = self.policy.spec.pool_label
         return updates.template_change(self.request, new.spec, old.spec, self._records(new, old), label)
@@ -291,11 +326,11 @@ class _Judgement:
             after, _ = apply.apply_rule(placement.of(new.spec), own, context, set(), Notes())
             drifted = not placement.same(after, placement.of(new.spec))
         if drifted and new.kind != "Job":
-            self.notes.add("PolicyDrift", context.say("drift"), "warn")
+            self.notes.add("PolicyDrift", context.tell("drift"), "warn")
 
-    def _restore(self, new: Subject, old: Subject, before: Placement) -> None:
+    def _restore(self, new: Subject, old: Subject, before: Placement, after: Placement) -> None:
         """A client dropped some or all of our fields: put the old template back, so that nothing rolls out (H10)."""
-        self.patch += placement.patch(new.row.pod_spec, new.spec, before, placement.of(old.spec), like=old.spec)
+        self.patch += placement.patch(new.row.pod_spec, new.spec, before, after, like=old.spec)
         self._keep_record(new, old)
 
     def _conflicts(
@@ -318,7 +353,7 @@ class _Judgement:
             on_conflict = rule.on_priority_conflict if conflict.code == "PriorityConflict" else rule.on_pool_conflict
             is_new = conflict not in before
             if controlled:
-                self.notes.add("ControllerPod", self._say("controller_pod", what=conflict.headline))
+                self.notes.add("ControllerPod", self.tell("controller_pod", what=conflict.headline))
             elif on_conflict == "override" and is_new and not _is_system(own.priority_class):
                 continue  # the rule's class takes its place (see `apply`)
             elif on_conflict == "deny" and is_new:
@@ -335,59 +370,47 @@ class _Judgement:
             return []
         labels = self.facts.node_labels(node)
         if labels is None:
-            self.notes.add("FactsUnknown", self._say("facts_unknown_node", node=node), "warn")
+            self.notes.add("FactsUnknown", self.tell("facts_unknown_node", node=node), "warn")
             return []
         problem = apply.node_name_problem(f"{which.row.dotted}.nodeName", node, labels, context)
         return [problem] if problem is not None else []
 
-    def _inject(self, new: Subject, before: Placement, after: Placement, record: Injected, context: Context) -> None:
-        """Turn the wanted placement into a patch; if only the order of things would change, nothing is patched."""
-        if placement.same(before, after):
-            after = before
-        self.patch += placement.patch(new.row.pod_spec, new.spec, before, after)
-        present = injected.read(new.metadata)
-        wanted = None if record.is_empty else record
+    def _inject(self, new: Subject, added: Injection, present: Injected | None) -> str | None:
+        """Patch what is added, and our record of it in the place of the `present` one."""
+        self.patch += added.patch
+        wanted = added.record if added.text else None
         if wanted != present or (present is None and ANNOTATION in (new.metadata.annotations or {})):
-            text = None if wanted is None else injected.text(wanted)
-            self._annotate("/metadata", new.metadata.annotations, ANNOTATION, text)
-        self._note_injected(before, after, record, context)
+            self._annotate("/metadata", new.metadata.annotations, ANNOTATION, added.text or None)
+        self.injection, self.noticed_before = added, len(self.notes.items)
+        return added.priority_class
 
-    def _note_injected(self, before: Placement, after: Placement, record: Injected, context: Context) -> None:
-        if self.request.phase != "mutate":
-            return
-        if after.priority_class != before.priority_class and record.priority_class:
-            self.notes.add("PriorityInjected", context.say("class_injected", name=record.priority_class))
-        if after.terms != before.terms and record.pools:
-            pools = ", ".join(record.pools)
-            label = context.pool_label
-            self.notes.add("PoolInjected", context.say("pool_injected", label=label, pools=pools))
-            sizes = self.facts.pool_sizes(label)
-            if sizes is not None and not any(map(sizes.get, record.pools)):
-                self.notes.add("PoolEmpty", context.say("pool_empty", label=label, pools=pools), "warn")
-        if after.tolerations != before.tolerations and record.tolerations:
-            keys = ", ".join(each.key or "*" for each in record.tolerations)
-            self.notes.add("TolerationInjected", context.say("toleration_injected", taint=keys))
+    def _note_injected(self, added: Injection) -> None:
+        """Tell what is added, where it was noticed among the findings."""
+        told = [*added.notes]
+        sizes = self.facts.pool_sizes(self.policy.spec.pool_label) if added.pools else None
+        if sizes is not None and not any(map(sizes.get, added.pools)):
+            pools = self.tell("pool_empty", label=self.policy.spec.pool_label, pools=", ".join(added.pools))
+            told.append(finding.Note("PoolEmpty", pools, "warn"))
+        self.notes.items[self.noticed_before : self.noticed_before] = told
 
-    def _check_placed(self, rule: Rule, controlled: bool) -> None:
+    def _check_placed(self, controlled: bool) -> None:
         """In /validate a CREATE that would still be patched lacks its placement: our mutating half was skipped."""
-        if self.request.phase != "validate":
-            return
         if self.patch and self.request.operation == "CREATE" and self.mode != "audit" and not self.notes.denials:
-            missing = self._say("holder_join").join(dict.fromkeys(self._missing(each.path) for each in self.patch))
-            headline = self._say("not_placed", namespace=self.request.namespace, rule=rule.name, missing=missing)
+            missing = self.tell("holder_join").join(dict.fromkeys(self._missing(each.path) for each in self.patch))
+            headline = self.tell("not_placed", missing=missing)
             denies = self.policy.spec.on_unplaced == "deny" and not controlled
-            rows = (("fix", self._say("not_placed_fix")),)
+            rows = (("fix", self.tell("not_placed_fix")),)
             self.notes.add("NotPlaced", headline, "deny" if denies else "warn", rows)
         self.patch = []
 
     def _missing(self, path: str) -> str:
         """What an operation of the patch stands for, in words of the manifest."""
         if "/affinity" in path:
-            return self._say("missing_pool", label=self.policy.spec.pool_label)
+            return self.tell("missing_pool", label=self.policy.spec.pool_label)
         if path.endswith(_pointer(EXEMPT)):
-            return self._say("forged_mark", annotation=EXEMPT)
+            return self.tell("forged_mark", annotation=EXEMPT)
         if "/annotations" in path:
-            return self._say("missing_note")
+            return self.tell("missing_note")
         return "tolerations" if "/tolerations" in path else "priorityClassName"
 
     def _keep_record(self, new: Subject, old: Subject) -> None:
@@ -419,35 +442,27 @@ class _Judgement:
         return Context(
             rule=rule,
             pool_label=self.policy.spec.pool_label,
-            language=self.policy.spec.language,
-            namespace=self.request.namespace,
-            classes=self.facts.priority_classes(),
+            tell=teller(self.policy.spec.language, "decision", namespace=self.request.namespace, rule=rule.name),
+            classes=self.classes,
             labels_of=self.facts.node_labels,
             class_chosen=self.class_chosen,
         )
 
-    def _chosen(self, new: Subject, classes: Mapping[str, PriorityClass]) -> bool | None:
+    def _chosen(self, new: Subject) -> bool | None:
         """Whether the user chose the class (O2); only a Pod's may come from the Priority plugin (P1)."""
         if not new.is_pod:
             return True if new.spec.priority_class_name else None
         if self.request.replayed:
             return self.request.class_chosen
-        known = classes.get(new.spec.priority_class_name or "")
+        named = new.spec.priority_class_name
+        known = (self.classes or {}).get(named) if named else None
         if known is None or not known.global_default:
             return None
         return priority.class_chosen_by_user(new.metadata.managed_fields)
 
-    def _class_of_pods(self, new: Subject) -> str:
-        """The class that the pod spec names once it is patched; "" without any."""
-        name, path = new.spec.priority_class_name, f"{new.row.pod_spec}/priorityClassName"
-        for each in self.patch:
-            if each.path == path:
-                name = each.value if isinstance(each.value, str) else None
-        return name or ""
-
     def _default_class(self, new: Subject, rule: Rule) -> str:
         """What pods of a template without a class get: the rule's, if Pods are judged, or the globalDefault (P16)."""
-        named, classes = rule.priority_class_name, self.facts.priority_classes() or {}
+        named, classes = rule.priority_class_name, self.classes or {}
         if named in classes and not new.is_pod and "Pod" in self.policy.kinds:
             return named or ""
         default = priority.global_default(classes)
@@ -456,14 +471,12 @@ class _Judgement:
     # -- ends without a judgement --
 
     def _namespace_unknown(self) -> None:
-        namespace = self.request.namespace
         denies = self.policy.spec.quota.on_unknown == "deny" and not self.by_controller
         if denies and self._adds_something():
             rows = (("fix", self._say("quota_unknown_fix")),)
-            headline = self._say("facts_unknown_labels_deny", namespace=namespace)
-            self.notes.add("FactsUnknown", headline, "deny", rows)
+            self.notes.add("FactsUnknown", self._say("facts_unknown_labels_deny"), "deny", rows)
         else:
-            self.notes.add("FactsUnknown", self._say("facts_unknown_labels", namespace=namespace), "warn")
+            self.notes.add("FactsUnknown", self._say("facts_unknown_labels"), "warn")
 
     def _adds_something(self) -> bool:
         """Whether a request could bring GPUs that are not there yet: shrinking and labels always pass (rule 2)."""
@@ -477,16 +490,16 @@ class _Judgement:
         return fit.grows(ask) or self._template_change(new, old) == "changed"
 
     def _no_rule(self) -> None:
-        values = {"policy": self.policy.name, "namespace": self.request.namespace}
-        self.notes.add("NoRule", self._say("no_rule", **values))
+        self.notes.add("NoRule", self._say("no_rule", policy=self.policy.name))
 
     def _parent_unknown(self) -> None:
         kind = self.row.kind if self.row is not _UNKNOWN_SCALED else self.request.resource
         headline = self._say("parent_unknown", kind=kind, name=self.request.name)
         self.notes.add("ScaleParentUnknown", headline, "warn")
 
-    def _say(self, key: str, /, **values: object) -> str:
-        return _say(self.policy, key, **values)
+    def _say(self, name: str, /, **values: object) -> str:
+        """A message where there is no rule."""
+        return teller(self.policy.spec.language, "decision", namespace=self.request.namespace)(name, **values)
 
     # -- the verdict --
 
@@ -495,6 +508,8 @@ class _Judgement:
         patch = tuple(self.patch) if self.request.phase == "mutate" else ()
         enforced: Verdict = "deny" if denials else "patch" if patch else "allow"
         verdict, would = self._in_mode(enforced, bool(patch))
+        if self.injection is not None and self.request.phase == "mutate" and (enforced != "deny" or verdict == "patch"):
+            self._note_injected(self.injection)  # a refusal adds nothing and tells nothing of it
         message = wording.denial(denials, self.policy.spec, self.request.id) if denials else ""
         return Decision(
             id=self.request.id,
@@ -502,7 +517,7 @@ class _Judgement:
             would=would,
             rule=self.rule.name if self.rule else None,
             mode=self.mode,
-            findings=self.notes.findings_of(enforced == "deny" and verdict != "patch"),
+            findings=self.notes.findings,
             warnings=wording.warnings(self.notes, self.mode, verdict),
             patch=patch if verdict == "patch" else (),
             message=message,

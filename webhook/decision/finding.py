@@ -47,11 +47,6 @@ CODES = (
 """Never renamed; new ones are added to the table in docs/policy.md."""
 
 
-def speaks_of_injection(code: str) -> bool:
-    """Whether a finding tells of what is added, or of what that leads to; nothing is added to what is refused."""
-    return code.endswith("Injected") or code == "PoolEmpty"
-
-
 class Note(msgspec.Struct, frozen=True):
     """A finding with its weight: what denies, what warns the user, and what only the record tells.
 
@@ -75,12 +70,6 @@ class Notes(msgspec.Struct):
     @property
     def denials(self) -> list[Note]:
         return [each for each in self.items if each.level == "deny"]
-
-    def findings_of(self, refused: bool) -> tuple[Finding, ...]:
-        """The findings of a decision: a refusal injects nothing, whatever it would have added."""
-        if not refused:
-            return self.findings
-        return tuple(each for each in self.findings if not speaks_of_injection(each.code))
 
     @property
     def findings(self) -> tuple[Finding, ...]:

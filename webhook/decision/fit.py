@@ -6,6 +6,7 @@ import msgspec
 
 from webhook.decision import identity, subject, wording
 from webhook.decision.answers import Answers
+from webhook.decision.apply import Context
 from webhook.decision.facts import Note
 from webhook.decision.finding import Level, Notes
 from webhook.decision.occupancy import Occupancy, Own
@@ -13,12 +14,11 @@ from webhook.decision.request import Request
 from webhook.decision.subject import Subject
 from webhook.decision.wording import Holder, Shortage
 from webhook.k8s import limit_range, pod_resources, quota, workloads
-from webhook.k8s.objects import PodSpec, ResourceQuota
+from webhook.k8s.objects import PodSpec, ResourceQuota, Workload
 from webhook.k8s.quantity import Quantity, canonical, human, parse
 from webhook.k8s.quota import Demand, PodUse
 from webhook.language import Language, say
 from webhook.policy.active import Policy
-from webhook.policy.model import Rule
 
 _REQUESTS = "requests."
 _BY_USED_ALONE = Occupancy(pods=())
@@ -55,12 +55,10 @@ def ask(request: Request, new: Subject, old: Subject | None, facts: Answers, pol
     limit_ranges = facts.limit_ranges(request.namespace) or ()
     spec = limit_range.apply(new.spec, limit_ranges) if limit_ranges else new.spec
     use = quota.spec_use(spec)
-    pods = workloads.pods_if_active(new.kind, new.workload)
-    now_wanted = workloads.pods_wanted(new.kind, new.workload) or 0
-    idle = pods is not None and (now_wanted == 0 or (new.workload is not None and workloads.is_paused(new.workload)))
+    pods, now_wanted, idle = _pods(new)
     old_spec = limit_range.apply(old.spec, limit_ranges) if old is not None else None
     old_use = quota.spec_use(old_spec) if old_spec is not None else None
-    old_pods = _old_pods(old)
+    old_pods = _old_pods(old) if old is not None else 0
     gpu_keys = policy.gpu_keys(use.usage)
     wanted = pods or 0 if new.kind == "CronJob" or not idle else now_wanted
     gpu = {key: use.usage[key] * wanted for key in gpu_keys}
@@ -70,21 +68,22 @@ def ask(request: Request, new: Subject, old: Subject | None, facts: Answers, pol
     elif old_use is not None:
         asks = {key: amount - old_use.usage.get(key, 0) * old_pods for key, amount in gpu.items()}
     spelled = _spelled(gpu)
+    now = 0 if idle else now_wanted
     return Ask(
         subject=new,
         spec=spec,
         use=use,
         pods=pods,
         idle=idle,
-        active=_active(new, 0 if idle else now_wanted),
+        active=_active(new, now),
         old_spec=old_spec,
         old_use=old_use,
         old_pods=old_pods,
-        old_active=_active(old, old_pods),
+        old_active=_active(old, old_pods) if old is not None else 0,
         is_gpu=any(map(use.usage.get, gpu_keys)) or _is_unusable(spec, policy),
         gpu=spelled,
         asks=spelled if asks is gpu else _spelled(asks),
-        note=_note(request, new, 0 if idle else now_wanted),
+        note=_note(request, new, new.workload, now) if new.workload is not None else None,
     )
 
 
@@ -94,21 +93,27 @@ def _is_unusable(spec: PodSpec, policy: Policy) -> bool:
     return any(each.reason in ("unparsable", "negative") and policy.is_gpu(each.resource) for each in problems)
 
 
-def _old_pods(old: Subject | None) -> int:
+def _pods(new: Subject) -> tuple[int | None, int, bool]:
+    """Pods that run at once if nothing is suspended, pods that are wanted now, and whether none is made now."""
+    if new.workload is None:
+        return 1, 1, False
+    pods = workloads.pods_if_active(new.kind, new.workload)
+    wanted = workloads.pods_wanted(new.kind, new.workload) or 0
+    return pods, wanted, pods is not None and (wanted == 0 or workloads.is_paused(new.workload))
+
+
+def _old_pods(old: Subject) -> int:
     """Pods that the old object has a right to; one that was paused before it made any has none yet (W6)."""
-    if old is None:
-        return 0
     pods = workloads.pods_wanted(old.kind, old.workload) or 0
     if old.workload is not None and workloads.is_paused(old.workload) and old.workload.status is not None:
         return min(pods, old.workload.status.replicas or 0)
     return pods
 
 
-def _active(which: Subject | None, pods: int) -> int:
-    workload = which.workload if which is not None else None
-    if which is None or workload is None or which.kind != "CronJob":
+def _active(which: Subject, pods: int) -> int:
+    if which.workload is None or which.kind != "CronJob":
         return pods
-    return 0 if workload.spec.suspend else workloads.pods_if_active(which.kind, workload) or 0
+    return 0 if which.workload.spec.suspend else workloads.pods_if_active(which.kind, which.workload) or 0
 
 
 def grows(ask: Ask, use: PodUse | None = None, old_use: PodUse | None = None) -> bool:
@@ -133,12 +138,12 @@ def _spelled(amounts: Mapping[str, Quantity]) -> dict[str, str]:
     return {key[len(_REQUESTS) :]: canonical(amount) for key, amount in amounts.items() if amount > 0}
 
 
-def _note(request: Request, new: Subject, pods: int) -> Note | None:
-    if new.workload is None or new.kind == "DaemonSet" or not new.name or new.name.endswith("*"):
+def _note(request: Request, new: Subject, workload: Workload, pods: int) -> Note | None:
+    if new.kind == "DaemonSet" or not new.name or new.name.endswith("*"):
         return None
     # managedFields would keep the whole body of the review in memory for as long as the note
-    metadata = msgspec.structs.replace(new.workload.metadata, managed_fields=msgspec.UNSET, annotations=None)
-    workload = msgspec.structs.replace(new.workload, metadata=metadata)
+    metadata = msgspec.structs.replace(workload.metadata, managed_fields=msgspec.UNSET, annotations=None)
+    workload = msgspec.structs.replace(workload, metadata=metadata)
     return Note(request.namespace, new.kind, new.name, workload.metadata.uid, pods, workload, request.now)
 
 
@@ -173,15 +178,17 @@ def note_claims(quotas: Sequence[ResourceQuota] | None, notes: Notes, language: 
 # -- the check --------------------------------------------------------------------------------------------------------
 
 
-def check(ask: Ask, placed: Placed, request: Request, rule: Rule, policy: Policy, facts: Answers, notes: Notes) -> bool:
+def check(
+    ask: Ask, placed: Placed, request: Request, context: Context, policy: Policy, facts: Answers, notes: Notes
+) -> bool:
     """Hold the request against every quota of its namespace and note what does not fit.
 
-    No request of a controller is refused for quota, and only its scaling is looked at (DESIGN 5.7). Returns whether a
-    refusal (or a warning in its place) rests on facts that are not fresh (rule 3).
+    No request of a controller is refused for quota, and only its scaling is to be asked about (DESIGN 5.7). Returns
+    whether a refusal (or a warning in its place) rests on facts that are not fresh (rule 3).
     """
-    if ask.pods is None or (identity.is_w19(request, policy.spec) and not subject.is_scale(request)):
+    if ask.pods is None:
         return False
-    return _Check(ask, placed, request, rule, policy, facts, notes).run()
+    return _Check(ask, placed, request, context, policy, facts, notes).run()
 
 
 class _Check:
@@ -192,7 +199,7 @@ class _Check:
         ask: Ask,
         placed: Placed,
         request: Request,
-        rule: Rule,
+        context: Context,
         policy: Policy,
         facts: Answers,
         notes: Notes,
@@ -203,11 +210,11 @@ class _Check:
         if placed.priority_class != ask.use.priority_class:
             self.use = msgspec.structs.replace(ask.use, priority_class=placed.priority_class)
         self.request = request
-        self.rule = rule
+        self.rule = context.rule
+        self.tell = context.tell
         self.policy = policy
         self.facts = facts
         self.notes = notes
-        self.language = policy.spec.language
         self.checks_all = policy.spec.quota.resources == "all"
         self._is_gpu = policy.counts_gpu
         self.old_use = ask.old_use
@@ -218,7 +225,7 @@ class _Check:
     def run(self) -> bool:
         quotas = self.facts.quotas(self.request.namespace)
         if quotas is None and self.ask.active and self.grows:
-            self._unknown(self._say("why_read"))
+            self._unknown(self.tell("why_read"))
         if not quotas:
             return False
         self._note_keys(quotas)
@@ -241,9 +248,11 @@ class _Check:
         usage = self.use.usage
         for each in quotas:
             found = quota.reading(each)
-            if not found.is_sound or (self.checks_all and quota.must_specify(each, self.ask.spec)):
+            if not found.is_sound:
                 return False
-            if quota.matches(each, self.use):
+            if self.checks_all and found.demanded and quota.must_specify(each, self.ask.spec):
+                return False
+            if found.counts_pods and quota.matches_scopes(each, self.use):
                 for key, hard in found.hard.items():
                     if key in usage and found.used[key] + usage[key] > hard:
                         return False
@@ -253,7 +262,7 @@ class _Check:
         """No API server stores amounts that are none; a file may hold them."""
         unreadable = quota.reading(each).unreadable
         if unreadable and self.ask.active and self.grows:
-            self._unknown(self._say("why_status", quota=each.metadata.name, keys=", ".join(sorted(unreadable))))
+            self._unknown(self.tell("why_status", quota=each.metadata.name, keys=", ".join(sorted(unreadable))))
         return not unreadable
 
     def _note_uncomputed(self, quotas: Sequence[ResourceQuota]) -> None:
@@ -262,7 +271,7 @@ class _Check:
             if each.status.hard is None and quota.matches_scopes(each, self.use):
                 keys = [key for key in each.spec.hard or {} if self.use.usage.get(key) and self._is_checked(key)]
                 if keys:
-                    self._unknown(self._say("why_status", quota=each.metadata.name, keys=", ".join(sorted(keys))))
+                    self._unknown(self.tell("why_status", quota=each.metadata.name, keys=", ".join(sorted(keys))))
 
     def _compare(self, quotas: Sequence[ResourceQuota]) -> bool:
         asking = [(each, more) for each in quotas if (more := self._increase(each)) or self._surge()]
@@ -278,7 +287,7 @@ class _Check:
                 self._note_freeing(asking, taken)
             return self._rollout(asking, taken)
         if self.facts.fresh is None:
-            self._unknown(self._say("why_fresh"))
+            self._unknown(self.tell("why_fresh"))
             return False
         self._refuse(sorted(short, key=lambda each: each.weight), occupancy)
         return not self.facts.fresh
@@ -342,7 +351,7 @@ class _Check:
         own = (self.ask.subject.kind, self.ask.subject.name)
         waiting = [each for each in occupancy.waiting if not each.young and (each.kind, each.name) != own]
         note = wording.quota_denial(
-            code, [worst, *(each for each in short if each is not worst)], waiting, self.ask.subject.kind, self._say
+            code, [worst, *(each for each in short if each is not worst)], waiting, self.ask.subject.kind, self.tell
         )
         level = self._level(code)
         if level == "deny":
@@ -368,7 +377,7 @@ class _Check:
     def _waits(self, each: Shortage, key: str = "waits") -> str:
         if self._is_recorded():
             key = "scale_recorded"
-        return self._say(
+        return self.tell(
             key,
             asks=human(each.asks, each.key),
             resource=each.resource,
@@ -385,10 +394,10 @@ class _Check:
         if not missing or not self._brings(each, missing):
             return not missing
         text = "; ".join(f"{key} for: {', '.join(names)}" for key, names in missing.items())
-        headline = self._say("must_specify", missing=text)
+        headline = self.tell("must_specify", missing=text)
         rows = (
-            ("quota", self._say("must_specify_quota", quota=each.metadata.name)),
-            ("fix", self._say("must_specify_fix")),
+            ("quota", self.tell("must_specify_quota", quota=each.metadata.name)),
+            ("fix", self.tell("must_specify_fix")),
         )
         self.notes.add("QuotaMustSpecify", headline, self._level("QuotaMustSpecify"), rows)
         return False
@@ -402,16 +411,16 @@ class _Check:
     def _is_known(self, each: ResourceQuota) -> bool:
         keys = [key for key in quota.reading(each).unknown if self._is_checked(key)]
         if keys and self.grows and self._increase(each):  # a CronJob has no old pods, its increase is all of a run
-            self._unknown(self._say("why_status", quota=each.metadata.name, keys=", ".join(sorted(keys))))
+            self._unknown(self.tell("why_status", quota=each.metadata.name, keys=", ".join(sorted(keys))))
         return not keys
 
     def _unknown(self, why: str) -> None:
         denies = self.policy.spec.quota.on_unknown == "deny" and not identity.is_w19(self.request, self.policy.spec)
         if denies:
-            rows = (("fix", self._say("quota_unknown_fix")),)
-            self.notes.add("QuotaUnknown", self._say("quota_unknown_deny", why=why), "deny", rows)
+            rows = (("fix", self.tell("quota_unknown_fix")),)
+            self.notes.add("QuotaUnknown", self.tell("quota_unknown_deny", why=why), "deny", rows)
         else:
-            self.notes.add("QuotaUnknown", self._say("quota_unknown", why=why), "warn")
+            self.notes.add("QuotaUnknown", self.tell("quota_unknown", why=why), "warn")
 
     def _idle(self, quotas: Sequence[ResourceQuota]) -> None:
         """Nothing runs now: never refused, but told if even a single pod can never fit."""
@@ -420,7 +429,7 @@ class _Check:
                 one = self.use.usage.get(key)
                 if one and self._is_checked(key) and one > parse(hard):
                     amounts = {"each": human(one, key), "hard": human(parse(hard), key)}
-                    text = self._say(
+                    text = self.tell(
                         "idle_never", resource=wording.resource_of(key), quota=each.metadata.name, **amounts
                     )
                     self.notes.add("QuotaNeverFits", text, "warn")
@@ -442,7 +451,7 @@ class _Check:
                 self.notes.add("QuotaExceeded", self._waits(each, "cron_waits"), "warn")
             return False
         if self.facts.fresh is None:
-            self._unknown(self._say("why_fresh"))
+            self._unknown(self.tell("why_fresh"))
             return False
         self._refuse(sorted(never, key=lambda each: each.weight), nothing)
         return not self.facts.fresh
@@ -467,7 +476,7 @@ class _Check:
         stuck = workloads.rollout(self.ask.subject.kind, workload).unavailable == 0 and not all(m[-1] for m in missing)
         _, over, key, name, _ = min(missing)
         values = {"missing": human(-over, key), "resource": wording.resource_of(key), "quota": name}
-        text = self._say("surge_stuck" if stuck else "surge", fix=self._say("surge_fix"), **values)
+        text = self.tell("surge_stuck" if stuck else "surge", fix=self.tell("surge_fix"), **values)
         self.notes.add("RolloutSurge", text, "warn")
         return False
 
@@ -500,18 +509,17 @@ class _Check:
                 if self._is_gpu(key) and wants > parse(hard):
                     values = {"wants": human(wants, key), "resource": wording.resource_of(key)}
                     limit = {"quota": each.metadata.name, "hard": human(parse(hard), key)}
-                    text = self._say("autoscaler", autoscaler=autoscaler, replicas=replicas, **values, **limit)
+                    text = self.tell("autoscaler", autoscaler=autoscaler, replicas=replicas, **values, **limit)
                     self.notes.add("AutoscalerCeiling", text, "warn")
                     return
 
     def _note_keys(self, quotas: Sequence[ResourceQuota]) -> None:
         for each in quotas:
             ineffective = quota.reading(each).ineffective
-            dead = [key for key in ineffective if self._is_gpu(quota.effective_key(key))]
-            if dead:
+            if ineffective and (dead := [key for key in ineffective if self._is_gpu(quota.effective_key(key))]):
                 effective = ", ".join(dict.fromkeys(map(quota.effective_key, dead)))
                 values = {"quota": each.metadata.name, "keys": ", ".join(dead), "effective": effective}
-                self.notes.add("QuotaKeyIneffective", self._say("quota_ineffective", **values))
+                self.notes.add("QuotaKeyIneffective", self.tell("quota_ineffective", **values))
 
     def _note_freeing(
         self, asking: Sequence[tuple[ResourceQuota, Mapping[str, Quantity]]], taken: Mapping[str, "_Taken"]
@@ -522,14 +530,10 @@ class _Check:
                 held, hard = taken[each.metadata.name], quota.reading(each).hard[key]
                 freed = held.freeing(key)
                 if freed and held.of(key) + freed + amount > hard:
-                    unit = wording.amount(freed, key, self._is_gpu(key), self._say)
-                    text = self._say("freeing", amount=unit, holders=", ".join(held.freeing_names()))
+                    unit = wording.amount(freed, key, self._is_gpu(key), self.tell)
+                    text = self.tell("freeing", amount=unit, holders=", ".join(held.freeing_names()))
                     self.notes.add("QuotaFreeing", text, "warn")
                     return
-
-    def _say(self, key: str, /, **values: object) -> str:
-        values["namespace"], values["rule"] = self.request.namespace, self.rule.name
-        return say(self.language, f"decision.{key}", **values)
 
 
 class _Taken:

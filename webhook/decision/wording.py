@@ -1,20 +1,17 @@
 """How decisions are told: the layout of a denial (DESIGN 5.4), one-line warnings, and amounts as people write them."""
 
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from functools import cache
 
 import msgspec
 
-from webhook.decision.finding import Note, Notes, speaks_of_injection
+from webhook.decision.finding import Note, Notes
 from webhook.decision.occupancy import Waiting
 from webhook.k8s.quantity import Quantity, counts_bytes, human, whole
-from webhook.language import Language, say
+from webhook.language import Language, Tell, say
 from webhook.policy.model import Mode, Spec
-
-Say = Callable[..., str]
-"""A catalogue look-up with language, namespace and rule already filled in."""
 
 LONGEST_WARNING = 256
 """Characters; the API server may cut what is longer (V18)."""
@@ -96,7 +93,7 @@ def resource_of(key: str) -> str:
     return key.removeprefix("requests.") if "/" in key else key
 
 
-def amount(value: Quantity, key: str, is_gpu: bool, tell: Say) -> str:
+def amount(value: Quantity, key: str, is_gpu: bool, tell: Tell) -> str:
     """`2 GPUs`, `3 nvidia.com/mig-1g.10gb`, `4Gi requests.memory`, `1 pod`."""
     if key in _POD_KEYS:
         return tell("pods_one" if value == 1 else "pods_many", count=value)
@@ -108,7 +105,7 @@ def amount(value: Quantity, key: str, is_gpu: bool, tell: Say) -> str:
 # -- the quota denial -------------------------------------------------------------------------------------------------
 
 
-def quota_denial(code: str, short: Sequence[Shortage], waiting: Sequence[Waiting], kind: str, tell: Say) -> Note:
+def quota_denial(code: str, short: Sequence[Shortage], waiting: Sequence[Waiting], kind: str, tell: Tell) -> Note:
     """The denial for one or more quota keys, worst first."""
     worst, *others = short
     key = worst.key
@@ -137,14 +134,14 @@ def quota_denial(code: str, short: Sequence[Shortage], waiting: Sequence[Waiting
     return Note(code, headline, "deny", tuple(row for row in rows if row[1]))
 
 
-def _per_pod(each: Shortage, kind: str, tell: Say) -> str:
+def _per_pod(each: Shortage, kind: str, tell: Tell) -> str:
     """Where the amount comes from: pods and their size, or what an update adds to what was there."""
     if each.old_total:
         return tell("asks_more", total=human(each.total, each.key), before=human(each.old_total, each.key))
     return tell("asks_pods", pods=_pods(each.pods, kind, tell), each=human(each.each, each.key))
 
 
-def _pods(count: int, kind: str, tell: Say) -> str:
+def _pods(count: int, kind: str, tell: Tell) -> str:
     noun = "replicas" if kind in _REPLICATED else "pods"
     return tell(f"{noun}_one" if count == 1 else f"{noun}_many", count=count)
 
@@ -156,7 +153,7 @@ def _aligned(pairs: Iterable[tuple[str, str]]) -> list[str]:
     return [f"{first}{' ' * (width - columns(first))}{second}" if second else first for first, second in rows]
 
 
-def _also_over(each: Shortage, tell: Say) -> str:
+def _also_over(each: Shortage, tell: Tell) -> str:
     values = {
         "asks": human(each.asks, each.key),
         "free": human(each.free, each.key),
@@ -165,7 +162,7 @@ def _also_over(each: Shortage, tell: Say) -> str:
     return f"{tell('over_more', resource=each.resource, **values)}  {tell('used_quota', quota=each.quota)}"
 
 
-def _waiting(worst: Shortage, waiting: Sequence[Waiting], tell: Say) -> str:
+def _waiting(worst: Shortage, waiting: Sequence[Waiting], tell: Tell) -> str:
     wants = [
         tell("waiting_one", name=each.name, amount=human(each.use.usage.get(worst.key, 0) * each.pods, worst.key))
         for each in waiting
@@ -174,7 +171,7 @@ def _waiting(worst: Shortage, waiting: Sequence[Waiting], tell: Say) -> str:
     return tell("waiting", waiting=tell("holder_join").join(wants[:_MOST_HOLDERS])) if wants else ""
 
 
-def _fix(code: str, short: Sequence[Shortage], kind: str, tell: Say) -> str:
+def _fix(code: str, short: Sequence[Shortage], kind: str, tell: Tell) -> str:
     """The largest request that would fit now (else: ever), and who would have to make room for this one."""
     worst = short[0]
     smaller = _smaller([(each, each.free + each.old_total) for each in short], kind, tell)
@@ -188,7 +185,7 @@ def _fix(code: str, short: Sequence[Shortage], kind: str, tell: Say) -> str:
     return tell("fix_or", one=smaller, other=other) if smaller else other
 
 
-def _smaller(room: Sequence[tuple[Shortage, Quantity]], kind: str, tell: Say) -> str:
+def _smaller(room: Sequence[tuple[Shortage, Quantity]], kind: str, tell: Tell) -> str:
     """What would fit into every quota's room: fewer pods of this size, else smaller pods; "" if nothing."""
     pods = room[0][0].pods
     fits = min([pods, *(int(available // each.each) for each, available in room)])
@@ -223,7 +220,7 @@ def _share(available: Quantity, pods: int, each: Shortage) -> Quantity:
     return whole(Decimal(int(available * 1000 // pods)) / 1000)
 
 
-def _holders(worst: Shortage, tell: Say) -> str:
+def _holders(worst: Shortage, tell: Tell) -> str:
     told = [
         tell("holder_new" if each.just_admitted else "holder", name=each.name, amount=human(each.amount, worst.key))
         for each in worst.holders[:_MOST_HOLDERS]
@@ -266,8 +263,6 @@ def warnings(notes: Notes, mode: Mode, verdict: str) -> tuple[str, ...]:
         return ()
     denied = verdict == "deny"
     told = [each for each in notes.items if each.level == "warn" or (each.level == "deny" and not denied)]
-    if denied:
-        told = [each for each in told if not speaks_of_injection(each.code)]
     if not told:
         return ()
     ranked = sorted(told, key=lambda each: (each.level != "deny", _RANK.get(each.code, 9)))

@@ -6,14 +6,17 @@ resource for which any amount is unusable is left out of the answer, because its
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
-from typing import Any, Literal, NamedTuple, TypeVar
+from functools import lru_cache, wraps
+from typing import Any, Final, Literal, NamedTuple, TypeVar
+
+import msgspec
 
 from webhook.k8s.names import cached_by_name, qualified_name_problem
 from webhook.k8s.objects import Container, PodSpec, Quantities, Resources
 from webhook.k8s.quantity import LONGEST, Amount, Quantity, QuantityError, parse, parse_amount
 
 Number = TypeVar("Number", Quantity, Amount)
+R = TypeVar("R")
 
 Reason = Literal["unparsable", "negative", "fractional", "unequal", "no-limit"]
 
@@ -30,6 +33,39 @@ class ResourceProblem(NamedTuple):
     an extended resource differ. no-limit: an extended resource is requested without a limit (R8)."""
     value: Any
     """The amount as written."""
+
+
+_encoder = msgspec.json.Encoder()
+_MOST_KEPT: Final = 1024
+"""Specs whose answers are kept; beyond them all are forgotten."""
+_LONGEST_KEPT: Final = 4096
+"""Bytes that a spec may write of its resources for an answer to be kept: A1 again."""
+
+
+def kept_by_resources(function: Callable[[PodSpec], R]) -> Callable[[PodSpec], R]:
+    """A cache for a question about a pod spec that only its resources answer, kept under what is written there.
+
+    Pods come from templates, and each is reviewed twice: most write what one before them wrote. JSON tells apart what
+    Python takes for equal (1, 1.0 and true).
+    """
+    kept: dict[bytes, R] = {}
+
+    @wraps(function)
+    def look_up(spec: PodSpec) -> R:
+        try:
+            key = _encoder.encode((spec.containers, spec.init_containers, spec.overhead, spec.resources))
+        except RecursionError:  # an "amount" can be nested almost as deep as we can read
+            return function(spec)
+        answer = kept.get(key)
+        if answer is None:
+            answer = function(spec)
+            if len(key) <= _LONGEST_KEPT:
+                if len(kept) >= _MOST_KEPT:
+                    kept.clear()
+                kept[key] = answer
+        return answer
+
+    return look_up
 
 
 @cached_by_name
@@ -93,7 +129,8 @@ def container_requests(resources: Resources, from_limits: bool = True) -> Quanti
     return {**limits, **_given(requests)}
 
 
-def resource_problems(spec: PodSpec) -> list[ResourceProblem]:
+@kept_by_resources
+def resource_problems(spec: PodSpec) -> tuple[ResourceProblem, ...]:
     """Every amount of `spec` that API validation would refuse; empty for a pod whose amounts are all usable."""
     found: list[ResourceProblem] = []
     for containers in (spec.containers, spec.init_containers):
@@ -104,7 +141,7 @@ def resource_problems(spec: PodSpec) -> list[ResourceProblem]:
         _add_problems(found, "", spec.resources)
     if spec.overhead:
         _add_faults(found, "", "overhead", spec.overhead)
-    return found
+    return tuple(found)
 
 
 # -- sums -------------------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from webhook.k8s.pod_resources import (
     has_pod_level_resources,
     is_best_effort,
     is_extended,
+    kept_by_resources,
     limit_amounts,
     pod_limits,
     pod_requests,
@@ -56,7 +57,7 @@ class PodUse(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     name: str = ""
     owner_kind: str = ""
     owner_name: str = ""
-    usage: dict[str, Quantity] = {}
+    usage: Mapping[str, Quantity] = {}
     priority_class: str = ""
     best_effort: bool = False
     terminating: bool = False
@@ -69,7 +70,8 @@ class PodUse(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     deletion_grace_period_seconds: int | None = None
 
 
-def usage(spec: PodSpec) -> dict[str, Quantity]:
+@kept_by_resources
+def usage(spec: PodSpec) -> Mapping[str, Quantity]:
     """What one running pod with this spec uses, in every quota key that counts it, zeros included (Q1, Q2, Q19).
 
     Resources with unusable amounts are missing: see `pod_resources.resource_problems`.

@@ -1,11 +1,14 @@
 """What people read, in English and Chinese: messages are data in `en.toml` and `zh.toml`, looked up by key."""
 
 import tomllib
+from collections.abc import Callable
 from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
 Language = Literal["en", "zh"]
+Tell = Callable[..., str]
+"""`say` for one section: a message's name and its values in, text out."""
 
 
 def say(language: Language, key: str, /, **values: Any) -> str:
@@ -16,8 +19,24 @@ def say(language: Language, key: str, /, **values: Any) -> str:
     return catalogue(language)[key].format_map(values)
 
 
+def teller(language: Language, section: str, **known: Any) -> Tell:
+    """`say` for one section of messages, with what any of them may name already `known`."""
+    messages = _sections(language)[section]
+
+    def tell(name: str, /, **values: Any) -> str:
+        values.update(known)
+        return messages[name].format_map(values)
+
+    return tell
+
+
 @cache
 def catalogue(language: Language) -> dict[str, str]:
     """All messages of a language, "section.name" -> text."""
+    return {f"{section}.{name}": line for section, lines in _sections(language).items() for name, line in lines.items()}
+
+
+@cache
+def _sections(language: Language) -> dict[str, dict[str, str]]:
     text = resources.files(__package__).joinpath(f"{language}.toml").read_text(encoding="utf-8")
-    return {f"{section}.{name}": line for section, lines in tomllib.loads(text).items() for name, line in lines.items()}
+    return tomllib.loads(text)
