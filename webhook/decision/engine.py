@@ -1,6 +1,6 @@
 """`decide`: one request, one policy, one view of the cluster, one Decision; every road to a verdict leads here."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -33,7 +33,7 @@ from webhook.k8s import priority, workloads
 from webhook.k8s.objects import Pod, PriorityClass, Scale, Workload
 from webhook.k8s.workloads import WorkloadKind
 from webhook.language import teller
-from webhook.policy.active import Policy
+from webhook.policy.active import ActiveRule, Policy, first_for
 from webhook.policy.model import Mode, Rule
 
 
@@ -131,6 +131,7 @@ class _Judgement:
         self.ask: fit.Ask | None = None
         self.stale = False
         self.change: TemplateChange | None = None
+        self.pool_sizes: Mapping[str, int] | None = None
         self.classes: Mapping[str, PriorityClass] | None = None
         self.class_chosen: bool | None = None
 
@@ -138,7 +139,7 @@ class _Judgement:
         labels = self.facts.namespace_labels(self.request.namespace)
         if labels is None:
             self._namespace_unknown()
-        elif not self.policy.covers_namespace(labels):
+        elif not (rules := self.policy.rules_for(labels)):
             self._no_rule()
         else:
             new = self._subject()
@@ -147,11 +148,11 @@ class _Judgement:
             elif self.is_scale and new.metadata.deletion_timestamp:
                 self.notes.add("Deleting", self._say("deleting"))
             else:
-                self._judge(new, labels)
+                self._judge(new, rules)
         return self._decision()
 
-    def _judge(self, new: Subject, labels: Mapping[str, str]) -> None:
-        rule = self.policy.rule_for(labels, new.pod_metadata.labels or {})
+    def _judge(self, new: Subject, rules: Sequence[ActiveRule]) -> None:
+        rule = first_for(rules, new.pod_metadata.labels or {})
         old = self._old_subject() if self.request.old_object is not None else None
         self._gather(new, old)
         if rule is None:
@@ -187,7 +188,7 @@ class _Judgement:
         """Ask also what only another policy would ask, so that the record can be judged again under it (DESIGN 5.5)."""
         self.facts.quotas(self.request.namespace)
         self.facts.limit_ranges(self.request.namespace)
-        self.facts.pool_sizes(self.policy.spec.pool_label)
+        self.pool_sizes = self.facts.pool_sizes(self.policy.spec.pool_label)
         self.classes = self.facts.priority_classes()
         self.class_chosen = self._chosen(new)
         if old is not None:
@@ -387,8 +388,7 @@ class _Judgement:
     def _note_injected(self, added: Injection) -> None:
         """Tell what is added, where it was noticed among the findings."""
         told = [*added.notes]
-        sizes = self.facts.pool_sizes(self.policy.spec.pool_label) if added.pools else None
-        if sizes is not None and not any(map(sizes.get, added.pools)):
+        if added.pools and self.pool_sizes is not None and not any(map(self.pool_sizes.get, added.pools)):
             pools = self.tell("pool_empty", label=self.policy.spec.pool_label, pools=", ".join(added.pools))
             told.append(finding.Note("PoolEmpty", pools, "warn"))
         self.notes.items[self.noticed_before : self.noticed_before] = told
@@ -510,25 +510,25 @@ class _Judgement:
         verdict, would = self._in_mode(enforced, bool(patch))
         if self.injection is not None and self.request.phase == "mutate" and (enforced != "deny" or verdict == "patch"):
             self._note_injected(self.injection)  # a refusal adds nothing and tells nothing of it
-        message = wording.denial(denials, self.policy.spec, self.request.id) if denials else ""
-        return Decision(
+        decision = Decision(
             id=self.request.id,
             verdict=verdict,
-            would=would,
             rule=self.rule.name if self.rule else None,
             mode=self.mode,
             findings=self.notes.findings,
             warnings=wording.warnings(self.notes, self.mode, verdict),
             patch=patch if verdict == "patch" else (),
-            message=message,
             gpu=self.ask.gpu if self.ask else {},
             asks=self.ask.asks if self.ask else {},
             facts=self.facts.recorded(),
             template_change=self.change,
             class_chosen=self.class_chosen,
-            stale=self.stale,
             note=self._admitted(verdict),
         )
+        if not (denials or would or self.stale):
+            return decision
+        message = wording.denial(denials, self.policy.spec, self.request.id) if denials else ""
+        return msgspec.structs.replace(decision, would=would, message=message, stale=self.stale)
 
     def _in_mode(self, enforced: Verdict, has_patch: bool) -> tuple[Verdict, Verdict | None]:
         """What is answered, and what enforce mode would have answered where that differs (DESIGN 5.1)."""
@@ -542,7 +542,7 @@ class _Judgement:
         """What to remember of an admission whose pods do not exist yet: validate phase only, never a dry run."""
         if self.request.phase != "validate" or verdict == "deny" or self.request.dry_run or self.ask is None:
             return None
-        return self.ask.note
+        return fit.note(self.ask, self.request)
 
 
 def _pointer(key: str) -> str:

@@ -14,11 +14,14 @@ from webhook.decision.request import Request
 from webhook.decision.subject import Subject
 from webhook.decision.wording import Holder, Shortage
 from webhook.k8s import limit_range, pod_resources, quota, workloads
-from webhook.k8s.objects import PodSpec, ResourceQuota, Workload
+from webhook.k8s.objects import PodSpec, ResourceQuota
 from webhook.k8s.quantity import Quantity, canonical, human, parse
 from webhook.k8s.quota import Demand, PodUse
 from webhook.language import Language, say
 from webhook.policy.active import Policy
+
+Asking = Sequence[tuple[ResourceQuota, Mapping[str, Quantity]]]
+"""Quotas with what they would be charged on top, by key."""
 
 _REQUESTS = "requests."
 _BY_USED_ALONE = Occupancy(pods=())
@@ -47,7 +50,6 @@ class Ask(msgspec.Struct, frozen=True):
     is_gpu: bool
     gpu: Mapping[str, str]
     asks: Mapping[str, str]
-    note: Note | None
 
 
 def ask(request: Request, new: Subject, old: Subject | None, facts: Answers, policy: Policy) -> Ask:
@@ -68,14 +70,13 @@ def ask(request: Request, new: Subject, old: Subject | None, facts: Answers, pol
     elif old_use is not None:
         asks = {key: amount - old_use.usage.get(key, 0) * old_pods for key, amount in gpu.items()}
     spelled = _spelled(gpu)
-    now = 0 if idle else now_wanted
     return Ask(
         subject=new,
         spec=spec,
         use=use,
         pods=pods,
         idle=idle,
-        active=_active(new, now),
+        active=_active(new, 0 if idle else now_wanted),
         old_spec=old_spec,
         old_use=old_use,
         old_pods=old_pods,
@@ -83,7 +84,6 @@ def ask(request: Request, new: Subject, old: Subject | None, facts: Answers, pol
         is_gpu=any(map(use.usage.get, gpu_keys)) or _is_unusable(spec, policy),
         gpu=spelled,
         asks=spelled if asks is gpu else _spelled(asks),
-        note=_note(request, new, new.workload, now) if new.workload is not None else None,
     )
 
 
@@ -138,12 +138,15 @@ def _spelled(amounts: Mapping[str, Quantity]) -> dict[str, str]:
     return {key[len(_REQUESTS) :]: canonical(amount) for key, amount in amounts.items() if amount > 0}
 
 
-def _note(request: Request, new: Subject, workload: Workload, pods: int) -> Note | None:
-    if new.kind == "DaemonSet" or not new.name or new.name.endswith("*"):
+def note(ask: Ask, request: Request) -> Note | None:
+    """What to remember of the request until its pods exist."""
+    new, workload = ask.subject, ask.subject.workload
+    if workload is None or new.kind == "DaemonSet" or not new.name or new.name.endswith("*"):
         return None
     # managedFields would keep the whole body of the review in memory for as long as the note
     metadata = msgspec.structs.replace(workload.metadata, managed_fields=msgspec.UNSET, annotations=None)
     workload = msgspec.structs.replace(workload, metadata=metadata)
+    pods = 0 if new.kind == "CronJob" else ask.active
     return Note(request.namespace, new.kind, new.name, workload.metadata.uid, pods, workload, request.now)
 
 
@@ -279,9 +282,7 @@ class _Check:
             return False
         occupancy = self._occupancy()
         taken = {each.metadata.name: _Taken(each, occupancy, self.ask.subject) for each, _ in asking}
-        short = [
-            shortage for each, more in asking for shortage in self._shortages(each, more, taken[each.metadata.name])
-        ]
+        short = self._shortages(asking, taken)
         if not short:
             if occupancy.freeing:
                 self._note_freeing(asking, taken)
@@ -289,7 +290,7 @@ class _Check:
         if self.facts.fresh is None:
             self._unknown(self.tell("why_fresh"))
             return False
-        self._refuse(sorted(short, key=lambda each: each.weight), occupancy)
+        self._refuse(short, occupancy)
         return not self.facts.fresh
 
     # -- demand --
@@ -318,25 +319,32 @@ class _Check:
 
     # -- findings --
 
-    def _shortages(self, each: ResourceQuota, more: Mapping[str, Quantity], taken: "_Taken") -> list[Shortage]:
-        hard = quota.reading(each).hard
-        over = [key for key, amount in more.items() if taken.of(key) + amount > hard[key]]
-        return [self._shortage(each, key, more[key], taken) for key in over]
+    def _shortages(self, asking: Asking, taken: Mapping[str, "_Taken"]) -> list[Shortage]:
+        """What does not fit, worst first."""
+        short = []
+        for each, more in asking:
+            hard, held = quota.reading(each).hard, taken[each.metadata.name]
+            for key, amount in more.items():
+                used = held.of(key)
+                if used + amount > hard[key]:
+                    short.append(self._shortage(each.metadata.name, key, amount, used, hard[key], held))
+        return sorted(short, key=lambda each: each.weight) if len(short) > 1 else short
 
-    def _shortage(self, each: ResourceQuota, key: str, amount: Quantity, taken: "_Taken") -> Shortage:
-        hard = quota.reading(each).hard[key]
+    def _shortage(
+        self, name: str, key: str, amount: Quantity, used: Quantity, hard: Quantity, taken: "_Taken"
+    ) -> Shortage:
         one, pods = self.use.usage[key], self.ask.pods or 0
         waits = self.ask.subject.kind in self.policy.spec.quota.waiting_kinds or self.ask.subject.kind == "CronJob"
         never = one > hard or (not waits and one * pods > hard)
         return Shortage(
-            quota=each.metadata.name,
+            quota=name,
             key=key,
             is_gpu=self._is_gpu(key),
             asks=amount,
             each=one,
             pods=pods,
             old_total=self.old_use.usage.get(key, 0) * self.ask.old_pods if self.old_use else 0,
-            taken=taken.of(key),
+            taken=used,
             hard=hard,
             never=never,
             one_never=one > hard,
@@ -344,10 +352,9 @@ class _Check:
         )
 
     def _refuse(self, short: Sequence[Shortage], occupancy: Occupancy) -> None:
-        worst = short[0]
-        code = "QuotaNeverFits" if any(each.never for each in short) else "QuotaExceeded"
-        if code == "QuotaNeverFits":
-            worst = next(each for each in short if each.never)
+        never = [each for each in short if each.never]
+        code = "QuotaNeverFits" if never else "QuotaExceeded"
+        worst = never[0] if never else short[0]
         own = (self.ask.subject.kind, self.ask.subject.name)
         waiting = [each for each in occupancy.waiting if not each.young and (each.kind, each.name) != own]
         note = wording.quota_denial(
@@ -440,14 +447,13 @@ class _Check:
         if not self.grows:
             return False
         nothing = Occupancy()
-        short = [
-            shortage
-            for each in quotas
-            for shortage in self._shortages(each, self._increase(each), _Taken(each, nothing, self.ask.subject))
-        ]
+        asking = [(each, self._increase(each)) for each in quotas]
+        short = self._shortages(
+            asking, {each.metadata.name: _Taken(each, nothing, self.ask.subject) for each in quotas}
+        )
         never = [msgspec.structs.replace(each, never=True) for each in short if each.total > each.hard]
         if not never:
-            for each in sorted(short, key=lambda each: each.weight)[:1]:
+            for each in short[:1]:
                 self.notes.add("QuotaExceeded", self._waits(each, "cron_waits"), "warn")
             return False
         if self.facts.fresh is None:
@@ -456,9 +462,7 @@ class _Check:
         self._refuse(sorted(never, key=lambda each: each.weight), nothing)
         return not self.facts.fresh
 
-    def _rollout(
-        self, asking: Sequence[tuple[ResourceQuota, Mapping[str, Quantity]]], taken: Mapping[str, "_Taken"]
-    ) -> bool:
+    def _rollout(self, asking: Asking, taken: Mapping[str, "_Taken"]) -> bool:
         surge, workload = self._surge(), self.ask.subject.workload
         if not surge or workload is None:
             return False
@@ -521,9 +525,7 @@ class _Check:
                 values = {"quota": each.metadata.name, "keys": ", ".join(dead), "effective": effective}
                 self.notes.add("QuotaKeyIneffective", self.tell("quota_ineffective", **values))
 
-    def _note_freeing(
-        self, asking: Sequence[tuple[ResourceQuota, Mapping[str, Quantity]]], taken: Mapping[str, "_Taken"]
-    ) -> None:
+    def _note_freeing(self, asking: Asking, taken: Mapping[str, "_Taken"]) -> None:
         """Say so where the request fits only because pods that are being deleted count as free."""
         for each, more in asking:
             for key, amount in more.items():

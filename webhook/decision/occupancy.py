@@ -5,7 +5,6 @@ that are being deleted still are. This module turns pods and workloads into the 
 anything twice: existing pods are found by owner, and only what is still missing is a gap.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
@@ -115,7 +114,7 @@ def _waiting(
     notes = {(note.kind, note.name): note for note in facts.notes(namespace) if now - note.at < YOUNG}
     limit_ranges = facts.limit_ranges(namespace) or ()
     classes = facts.priority_classes() or {}
-    existing = None if pods is None else Counter((pod.owner_kind, pod.owner_name) for pod in pods)
+    existing = None if pods is None else _count(pods)
     for owner, seen in index.by_owner.items():
         note = notes.pop(owner, None)
         wanted = _wanted(seen.workload, note, own.old_pods if owner == (own.kind, own.name) else None)
@@ -129,6 +128,15 @@ def _waiting(
         unseen_for = YOUNG if pods is None else STORED
         if owner != (own.kind, own.name) and now - note.at < unseen_for and note.pods > 0:
             yield Waiting(*owner, note.pods, _use(note.workload, limit_ranges, classes), True, True)
+
+
+def _count(pods: Iterable[PodUse]) -> Mapping[Owner, int]:
+    """How many pods each owner has."""
+    count: dict[Owner, int] = {}
+    for each in pods:
+        owner = (each.owner_kind, each.owner_name)
+        count[owner] = count.get(owner, 0) + 1
+    return count
 
 
 def _wanted(workload: Workload, note: Note | None, own: int | None) -> int:
@@ -174,12 +182,10 @@ def _use(workload: Workload, limit_ranges: Sequence[LimitRange], classes: Mappin
 def _freeing(pods: tuple[PodUse, ...], index: _Index, now: float) -> Iterable[str]:
     """Pods under deletion that nobody will replace; one evicted by a drain is, so its owner keeps the quota."""
     going: dict[Owner, list[str]] = {}
-    count: dict[Owner, int] = {}
     for each in pods:
-        owner = (each.owner_kind, each.owner_name)
-        count[owner] = count.get(owner, 0) + 1
         if each.deletion_timestamp and _epoch(each.deletion_timestamp) + GOING >= now:
-            going.setdefault(owner, []).append(each.name)
+            going.setdefault((each.owner_kind, each.owner_name), []).append(each.name)
+    count = _count(pods) if going else {}
     for owner, names in going.items():
         yield from names[: _not_replaced(owner, count[owner], index)]
 

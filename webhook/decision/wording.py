@@ -1,7 +1,7 @@
 """How decisions are told: the layout of a denial (DESIGN 5.4), one-line warnings, and amounts as people write them."""
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from functools import cache
 
@@ -107,31 +107,27 @@ def amount(value: Quantity, key: str, is_gpu: bool, tell: Tell) -> str:
 
 def quota_denial(code: str, short: Sequence[Shortage], waiting: Sequence[Waiting], kind: str, tell: Tell) -> Note:
     """The denial for one or more quota keys, worst first."""
-    worst, *others = short
-    key = worst.key
+    worst, key = short[0], short[0].key
     which = "gpu" if worst.is_gpu else "other"
-    numbers = {
-        "asks": human(worst.asks, key),
-        "wants": human(worst.total, key),
-        "free": human(worst.free, key),
-        "hard": human(worst.hard, key),
-        "resource": worst.resource,
-    }
-    headline = tell(f"quota_{which}_{'never' if code == 'QuotaNeverFits' else 'not_now'}", **numbers)
-    asks = (tell("asks_total", total=numbers["asks"], resource=worst.resource), _per_pod(worst, kind, tell))
-    used = (
-        tell("used_of", used=human(worst.taken, key), hard=numbers["hard"]),
-        tell("used_quota", quota=worst.quota),
+    asks, free, hard, resource = human(worst.asks, key), human(worst.free, key), human(worst.hard, key), worst.resource
+    headline = tell(
+        f"quota_{which}_{'never' if code == 'QuotaNeverFits' else 'not_now'}",
+        asks=asks,
+        wants=human(worst.total, key),
+        free=free,
+        hard=hard,
+        resource=resource,
     )
-    rows = [
-        *zip(("asks", "used"), _aligned((asks, used)), strict=True),
-        ("free", numbers["free"]),
-        *(("also_over", _also_over(each, tell)) for each in others),
-    ]
-    if waiting:
-        rows.append(("waiting", _waiting(worst, waiting, tell)))
+    first, second = _aligned(
+        (tell("asks_total", total=asks, resource=resource), _per_pod(worst, kind, tell)),
+        (tell("used_of", used=human(worst.taken, key), hard=hard), tell("used_quota", quota=worst.quota)),
+    )
+    rows = [("asks", first), ("used", second), ("free", free)]
+    rows += [("also_over", _also_over(each, tell)) for each in short[1:]]
+    if waiting and (text := _waiting(worst, waiting, tell)):
+        rows.append(("waiting", text))
     rows.append(("fix", _fix(code, short, kind, tell)))
-    return Note(code, headline, "deny", tuple(row for row in rows if row[1]))
+    return Note(code, headline, "deny", rows)
 
 
 def _per_pod(each: Shortage, kind: str, tell: Tell) -> str:
@@ -146,11 +142,11 @@ def _pods(count: int, kind: str, tell: Tell) -> str:
     return tell(f"{noun}_one" if count == 1 else f"{noun}_many", count=count)
 
 
-def _aligned(pairs: Iterable[tuple[str, str]]) -> list[str]:
+def _aligned(*rows: tuple[str, str]) -> list[str]:
     """Two columns: amounts, and what they come from in brackets."""
-    rows = list(pairs)
-    width = max(columns(first) for first, _ in rows) + 2
-    return [f"{first}{' ' * (width - columns(first))}{second}" if second else first for first, second in rows]
+    widths = [columns(first) for first, _ in rows]
+    width = max(widths) + 2
+    return [f"{first}{' ' * (width - taken)}{second}" for taken, (first, second) in zip(widths, rows, strict=True)]
 
 
 def _also_over(each: Shortage, tell: Tell) -> str:
@@ -188,7 +184,7 @@ def _fix(code: str, short: Sequence[Shortage], kind: str, tell: Tell) -> str:
 def _smaller(room: Sequence[tuple[Shortage, Quantity]], kind: str, tell: Tell) -> str:
     """What would fit into every quota's room: fewer pods of this size, else smaller pods; "" if nothing."""
     pods = room[0][0].pods
-    fits = min([pods, *(int(available // each.each) for each, available in room)])
+    fits = min([pods, *[int(available // each.each) for each, available in room]])
     if kind != "Pod" and fits >= 1 and pods > 1:
         if kind in ("Job", "CronJob"):
             return tell("fix_parallelism", count=fits)

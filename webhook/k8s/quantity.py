@@ -97,7 +97,8 @@ def human(value: Quantity, resource: str = "") -> str:
     """
     if counts_bytes(resource):
         return _print(value, "BinarySI" if value % 1024 == 0 else "DecimalSI")
-    value = whole(value)
+    if type(value) is not int:
+        value = whole(value)
     return str(value) if type(value) is int else _print(value, "DecimalSI")
 
 

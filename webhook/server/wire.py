@@ -121,7 +121,7 @@ def decode(body: bytes, phase: Phase, now: float) -> Request:
         has_raw = decoder is _WORKLOAD and old is not None
     elif decoder is not None:
         old = _read_leniently(decoder, asked.old_object)
-    return Request(
+    request = Request(
         id=decision_id(asked.uid, phase),
         uid=asked.uid,
         phase=phase,
@@ -131,13 +131,18 @@ def decode(body: bytes, phase: Phase, now: float) -> Request:
         kind=kind.kind,
         resource=asked.resource.resource,
         now=now,
-        sub_resource=sub_resource or None,
         namespace=asked.namespace or "",
         name=asked.name or _name(new) or _name(old) or _name_in(asked),
         user=User(name=asked.user_info.username or "", groups=asked.user_info.groups or ()),
-        dry_run=bool(asked.dry_run),
         object=new,
         old_object=old,
+    )
+    if not (sub_resource or asked.dry_run or has_raw):
+        return request
+    return msgspec.structs.replace(
+        request,
+        sub_resource=sub_resource or None,
+        dry_run=bool(asked.dry_run),
         raw_object=bytes(asked.object) if has_raw else None,
         raw_old_object=bytes(asked.old_object) if has_raw else None,
     )
