@@ -185,8 +185,8 @@ class Recorded(msgspec.Struct, rename="camel"):
         return Occupancy(_known(self.waiting, "waiting"), self.pods, self.freeing)
 
     def recorded(self) -> Mapping[str, Any]:
-        facts: dict[str, Any] = msgspec.to_builtins(self)
-        return facts
+        """Nothing: it is in a record already, and a decision that is judged again makes none."""
+        return {}
 
 
 def _known(value: T | msgspec.UnsetType, fact: str) -> T:

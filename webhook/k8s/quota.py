@@ -70,12 +70,17 @@ class PodUse(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     deletion_grace_period_seconds: int | None = None
 
 
-@kept_by_resources
 def usage(spec: PodSpec) -> Mapping[str, Quantity]:
     """What one running pod with this spec uses, in every quota key that counts it, zeros included (Q1, Q2, Q19).
 
     Resources with unusable amounts are missing: see `pod_resources.resource_problems`.
     """
+    return _usage(spec)[0]
+
+
+@kept_by_resources
+def _usage(spec: PodSpec) -> tuple[Mapping[str, Quantity], bool]:
+    """`usage`, and whether the pod is BestEffort."""
     keys: dict[str, Quantity] = {"pods": 1, "count/pods": 1}
     for resource, amount in pod_requests(spec).items():
         for key in _request_keys(resource):
@@ -84,7 +89,7 @@ def usage(spec: PodSpec) -> Mapping[str, Quantity]:
     for resource, key in _LIMIT_KEYS.items():
         if resource in limits:
             keys[key] = limits[resource]
-    return keys
+    return keys, is_best_effort(spec)
 
 
 def usage_amounts(spec: PodSpec) -> dict[str, Amount]:
@@ -100,19 +105,14 @@ def usage_amounts(spec: PodSpec) -> dict[str, Amount]:
 
 def spec_use(spec: PodSpec, priority_class: str | None = None) -> PodUse:
     """The use of a pod that would be made from `spec`; `priority_class` replaces the spec's (P16)."""
-    amounts = usage(spec)
+    amounts, best_effort = _usage(spec)
     return PodUse(
         usage=amounts,
         priority_class=(spec.priority_class_name or "") if priority_class is None else priority_class,
-        best_effort=not _plainly_burstable(spec, amounts) and is_best_effort(spec),
+        best_effort=best_effort,
         terminating=spec.active_deadline_seconds is not None and spec.active_deadline_seconds >= 0,
         cross_namespace=spec.affinity is not None and _crosses_namespaces(spec.affinity),
     )
-
-
-def _plainly_burstable(spec: PodSpec, amounts: Mapping[str, Quantity]) -> bool:
-    """Whether the sums already show that the pod is not BestEffort, so that nothing has to be read again."""
-    return spec.overhead is None and spec.resources is None and bool(amounts.get("cpu") or amounts.get("memory"))
 
 
 @kept_with_object
