@@ -1,5 +1,7 @@
 """Aggregates over records: what counts, what does not, and that nothing grows with the names that users invent."""
 
+import json
+
 import msgspec
 import pytest
 
@@ -40,6 +42,27 @@ def test_dry_runs_never_count_but_are_shown() -> None:
 def test_lines_that_are_no_records_are_counted_apart() -> None:
     tally = read(b"{}", b"not json", b"\xff\xfe", record(1))
     assert (tally.unreadable, tally.records) == (3, 1)
+
+
+def test_records_with_their_keys_in_another_order_count_the_same() -> None:
+    lines = [record(1, "deny"), record(2, "allow", phase="validate")]
+    turned = [json.dumps(dict(sorted(json.loads(line).items(), reverse=True))).encode() for line in lines]
+    assert read(*turned).counts == read(*lines).counts
+    assert read(*turned).unreadable == 0
+
+
+def test_a_torn_record_is_none() -> None:
+    whole = record(1, "deny")
+    assert read(*(whole[:end] for end in range(len(whole)))).records == 0
+
+
+def test_a_record_that_is_damaged_where_nothing_is_counted_counts_and_is_not_shown() -> None:
+    start, end = record(1, "deny").split(b'"facts":')
+    tally = read(start + b'"facts":' + end.replace(b"{", b"\x00", 1), record(2, "deny"))
+    assert tally.denied == 2
+    assert [one["seq"] for one in tally.recent()] == [2]
+    assert tally.last_revision
+    assert all(last.id for last in tally.workloads.values())
 
 
 def test_b66_names_and_namespaces_do_not_make_it_grow() -> None:

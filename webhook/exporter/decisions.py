@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from webhook.audit.segments import TAIL_LENGTH
 from webhook.exporter.events import Gate
 
 NAMESPACE_LIMIT = 1_000  # namespaces that are counted by name (B66); the rest is counted as `other`
@@ -231,6 +232,19 @@ class _Group:
 WAITING_LIMIT = 20_000  # combinations that wait to be laid out
 
 _decoder = msgspec.json.Decoder(Brief)
+_UNCOUNTED = b',"warnings":'
+"""Where the half of a record begins that is not counted. No text in JSON can look like it: its quotes are escaped."""
+_END = b',"hash":"'
+"""What stands at TAIL_LENGTH from the end of a record that came whole."""
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+def _whole(line: bytes) -> Brief | None:
+    """A record whose keys stand in another order than ours; None if it is none."""
+    try:
+        return _decoder.decode(line)
+    except _UNREADABLE:
+        return None
 
 
 class Reader:
@@ -256,9 +270,12 @@ class Reader:
         counts, time, records = [0, 0], "", 0
         for line in lines:
             try:
-                record = decode(line)
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                continue
+                end = line.find(_UNCOUNTED)
+                record = decode(line[:end] + b"}" if end > 0 and line.startswith(_END, -TAIL_LENGTH) else line)
+            except _UNREADABLE:
+                if (whole := _whole(line)) is None:
+                    continue
+                record = whole
             records += 1
             time, name = record.time, record.object
             if time[:16] != minute:
@@ -325,8 +342,8 @@ class Reader:
                 counts[1] += denied
         for old in sorted(self._tally.minutes)[:-MINUTES]:
             del self._tally.minutes[old]
-        _keep_last(self._tally.refused_lines, self._refused_lines, RECENT_REFUSED)
-        _keep_last(self._tally.other_lines, self._other_lines, RECENT_OTHERS)
+        _keep_last(self._tally.refused_lines, filter(_is_json, self._refused_lines), RECENT_REFUSED)
+        _keep_last(self._tally.other_lines, filter(_is_json, self._other_lines), RECENT_OTHERS)
         self._combinations.clear()
         self._refused_lines.clear()
         self._other_lines.clear()
@@ -334,9 +351,10 @@ class Reader:
         workloads = self._tally.workloads
         for about, line in self._latest.items():
             workloads.pop(about, None)
-            workloads[about] = _last_of(_explain(line))
+            if (last := _last_of(line)) is not None:
+                workloads[about] = last
         for about, line in self._latest_refusals.items():
-            self._tally.refused_workloads[about].last = _last_of(_explain(line))
+            self._tally.refused_workloads[about].last = _last_of(line)
         self._latest.clear()
         self._latest_refusals.clear()
         _forget_first(workloads, WORKLOAD_LIMIT)
@@ -370,8 +388,21 @@ class Reader:
 _explain = msgspec.json.Decoder(_Explained).decode
 
 
-def _last_of(record: _Explained) -> Last:
-    """What is kept of a record; the reason only of a refusal."""
+def _is_json(line: bytes) -> bool:
+    """Whether a line reads as JSON to its end: what is not counted of a record was only skipped, and may be damaged."""
+    try:
+        msgspec.json.decode(line)
+    except _UNREADABLE:
+        return False
+    return True
+
+
+def _last_of(line: bytes) -> Last | None:
+    """What is kept of a record, the reason only of a refusal; None if it is damaged."""
+    try:
+        record = _explain(line)
+    except _UNREADABLE:
+        return None
     finding = _reason(record.findings) if record.verdict == "deny" else _NO_FINDING
     message = finding.message.split("\n", 1)[0][:300]
     return Last(record.id, record.time, record.verdict, record.policy.rule or "", finding.code, message)
