@@ -113,7 +113,7 @@ def answers(view: View) -> Object:
             "quotas": view.quotas(ns),
             "autoscalers": view.autoscalers(ns),
             "workloads": seen and [one.workload for one in seen] if (seen := view.workloads(ns)) is not None else None,
-            "parent": view.parent(ns, "Deployment", "a") if ns not in view._state.partial else None,
+            "parent": view.parent(ns, "Deployment", "a") if ns not in view.state.partial else None,
         }
         for ns in NAMES
     }

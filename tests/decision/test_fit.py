@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.decision.build import (
@@ -523,9 +524,7 @@ class Stale:
         self._fresh = fresh
 
     def current(self, may_wait: bool = True) -> Any:
-        view = copy.copy(self._stale.current())
-        view.is_fresh = False
-        return view
+        return msgspec.structs.replace(self._stale.current(), is_fresh=False)
 
     def fresh(self, namespace: str, timeout: float = 0.3) -> Any:
         return self._fresh and self._fresh.fresh(namespace)

@@ -12,6 +12,7 @@ import pytest
 from webhook.decision.request import Request, decision_id
 from webhook.decision.result import Decision, Finding, PatchOperation
 from webhook.k8s.objects import Pod, Scale, Workload
+from webhook.server import wire
 from webhook.server.wire import WireError, decode, encode, encode_error
 
 GOLDEN = Path(__file__).parent.parent / "data" / "golden"
@@ -84,6 +85,75 @@ def test_every_recorded_review_reads_as_what_it_is(scenario: str, phase: Any, do
 )
 def test_objects_of_judged_kinds_are_typed(scenario: str, kind: type) -> None:
     assert type(read(review(scenario)).object) is kind
+
+
+class TestPodsInOnePass:
+    """A Pod's review whose head says so is decoded at once; whatever is odd about it goes the longer way."""
+
+    @staticmethod
+    def ways(document: dict[str, Any], phase: Any = "mutate") -> tuple[Any, Any]:
+        """What both ways make of a review; with the kind's keys in another order its head is not recognized."""
+        found: list[Any] = []
+        turned = copy.deepcopy(document)
+        turned["request"]["kind"] = dict(reversed(document["request"]["kind"].items()))
+        for each in (document, turned):
+            body = json.dumps(each, separators=(",", ":"))
+            try:
+                found.append(decode(body.encode(), phase, NOW))
+            except WireError as error:
+                found.append(error.reason)
+        return found[0], found[1]
+
+    @pytest.mark.parametrize(("scenario", "phase", "document"), recorded())
+    def test_both_ways_read_every_recorded_review_alike(self, scenario: str, phase: Any, document: Any) -> None:
+        at_once, closely = self.ways(document, phase)
+        assert at_once == closely
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"uid": ""},
+            {"uid": 7},
+            {"object": None},
+            {"object": ...},
+            {"object": "a text"},
+            {"object": {"spec": {"containers": "none"}}},
+            {"object": {"metadata": None, "spec": {"containers": [{"name": None}]}}},
+            {"object": {"metadata": {"name": "ü"}}},
+            {"oldObject": {"metadata": {"deletionTimestamp": "2026-12-01T00:00:00Z"}}, "operation": "UPDATE"},
+            {"oldObject": {"spec": 1}, "object": None, "operation": "DELETE", "name": ""},
+            {"oldObject": {"metadata": {"name": "gone"}}, "object": None, "operation": "DELETE", "name": ""},
+            {"operation": "CONNECT"},
+            {"operation": "PATCH"},
+            {"subResource": "ephemeralcontainers"},
+            {"subResource": "exec", "operation": "CONNECT", "object": {"kind": "PodExecOptions"}},
+            {"dryRun": True},
+            {"dryRun": "yes"},
+            {"name": "", "namespace": ...},
+            {"userInfo": {"groups": ["a"]}},
+            {"kind": {"group": "", "version": "v1", "kind": "Pod", "extra": 1}},
+            {"resource": {"group": "", "version": "v1"}},
+        ],
+    )
+    def test_and_every_odd_one(self, changes: dict[str, Any]) -> None:
+        at_once, closely = self.ways(review("pod-create", **changes))
+        assert at_once == closely
+
+    def test_as_the_api_server_writes_it_one_pass_does(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delattr(wire, "_read_envelope")
+        body = json.dumps(review("pod-create"), separators=(",", ":")).encode()
+        assert isinstance(decode(body, "mutate", NOW).object, Pod)
+
+    def test_a_head_that_is_not_the_kind_proves_nothing(self) -> None:
+        """Both keys say `kind`, the last one counts."""
+        deployment = json.dumps(review("deployment-apply")["request"])[1:]
+        head = '{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{'
+        body = head + '"kind":{"group":"","version":"v1","kind":"Pod"},' + deployment + "}"
+        assert isinstance(decode(body.encode(), "mutate", NOW).object, Workload)
+
+    def test_what_is_no_utf_8_is_refused_with_its_place(self) -> None:
+        body = json.dumps(review("pod-create"), separators=(",", ":")).encode().replace(b'"train"', b'"\xfftrain"')
+        assert "not UTF-8" in refusal(body)
 
 
 @pytest.mark.parametrize("scenario", ["eviction", "pod-ephemeral-container"])

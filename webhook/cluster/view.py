@@ -74,73 +74,61 @@ class State(msgspec.Struct, frozen=True, gc=False):
     partial: frozenset[str] = frozenset()
 
 
-class View:
+class View(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Implements `webhook.decision.facts.Facts` over one State.
 
     `only` is the namespace whose quotas, workloads and pods a fresh read brought; those of others it does not know.
     """
 
-    __slots__ = ("_lookup", "_notes", "_now", "_only", "_state", "is_fresh")
-
-    def __init__(
-        self,
-        state: State,
-        notes: Notes,
-        now: float,
-        *,
-        is_fresh: bool,
-        lookup: Lookup | None = None,
-        only: str | None = None,
-    ) -> None:
-        self._state = state
-        self._notes = notes
-        self._now = now
-        self._lookup = lookup
-        self._only = only
-        self.is_fresh = is_fresh
+    state: State
+    noted: Notes
+    now: float
+    is_fresh: bool
+    lookup: Lookup | None = None
+    only: str | None = None
 
     def namespace_labels(self, namespace: str) -> Labels | None:
-        table = self._state.namespaces
+        table = self.state.namespaces
         found = table.only(namespace) if table is not None else None
         if found is not None:
             return found.metadata.labels or {}
-        return self._lookup.namespace_labels(namespace) if self._lookup else None
+        return self.lookup.namespace_labels(namespace) if self.lookup else None
 
     def quotas(self, namespace: str) -> tuple[ResourceQuota, ...] | None:
-        table = self._state.quotas
+        table = self.state.quotas
         return None if table is None else table.group(namespace)
 
     def limit_ranges(self, namespace: str) -> tuple[LimitRange, ...] | None:
-        table = self._state.limit_ranges
+        table = self.state.limit_ranges
         return None if table is None else table.group(namespace)
 
     def priority_classes(self) -> Mapping[str, PriorityClass] | None:
-        return self._state.priority_classes
+        return self.state.priority_classes
 
     def pool_sizes(self, label: str) -> Mapping[str, int] | None:
-        return None if self._state.nodes is None else self._state.nodes.sizes(label)
+        return None if self.state.nodes is None else self.state.nodes.sizes(label)
 
     def node_labels(self, node: str) -> Labels | None:
-        found = self._state.nodes.labels(node) if self._state.nodes is not None else None
+        found = self.state.nodes.labels(node) if self.state.nodes is not None else None
         if found is not None:
             return found
-        return self._lookup.node_labels(node) if self._lookup else None
+        return self.lookup.node_labels(node) if self.lookup else None
 
     def parent(self, namespace: str, kind: str, name: str) -> Workload | None:
-        table = self._state.workloads.get(kind)
+        table = self.state.workloads.get(kind)
         seen = table.get(namespace, name) if table is not None else None
         if seen is not None:
             return seen.workload
-        return self._lookup.workload(kind, namespace, name) if self._lookup else None
+        return self.lookup.workload(kind, namespace, name) if self.lookup else None
 
     def autoscalers(self, namespace: str) -> tuple[HorizontalPodAutoscaler, ...] | None:
-        table = self._state.autoscalers
+        table = self.state.autoscalers
         return None if table is None else table.group(namespace)
 
     def workloads(self, namespace: str) -> tuple[SeenWorkload, ...] | None:
-        if namespace in self._state.partial or self._is_elsewhere(namespace):
+        if namespace in self.state.partial or self._is_elsewhere(namespace):
             return None
-        tables, found = self._state.workloads, list[SeenWorkload]()
+        tables, found = self.state.workloads, list[SeenWorkload]()
         for kind in WORKLOADS:
             table = tables.get(kind.name)
             if table is None:
@@ -149,16 +137,16 @@ class View:
         return tuple(found)
 
     def pods(self, namespace: str) -> tuple[Pod, ...] | None:
-        if self._state.pods is None or self._is_elsewhere(namespace):
+        if self.state.pods is None or self._is_elsewhere(namespace):
             return None
-        return self._state.pods.group(namespace)
+        return self.state.pods.group(namespace)
 
     def notes(self, namespace: str) -> tuple[Note, ...]:
-        notes = self._notes.get(namespace, ())
-        return tuple(note for note in notes if self._now - note.at < LIFETIME) if notes else notes
+        notes = self.noted.get(namespace, ())
+        return tuple(note for note in notes if self.now - note.at < LIFETIME) if notes else notes
 
     def _is_elsewhere(self, namespace: str) -> bool:
-        return self._only is not None and self._only != namespace
+        return self.only is not None and self.only != namespace
 
 
 def workload_key(seen: SeenWorkload) -> tuple[str, str]:

@@ -49,72 +49,71 @@ def ask(facts: "Facts | Recorded", fresh_failed: bool) -> Answers:
     return facts if isinstance(facts, Recorded) else _Asked(facts, None if fresh_failed else facts.is_fresh)
 
 
-class _Asked:
+class _Asked(msgspec.Struct, eq=False):
     """Answers from a cluster, each remembered under its key in the record; what several rules need is asked once."""
 
-    def __init__(self, facts: Facts, fresh: bool | None) -> None:
-        self._facts = facts
-        self._answers: dict[str, Any] = {}
-        self.fresh = fresh
+    facts: Facts
+    fresh: bool | None
+    answers: dict[str, Any] = {}
 
     def namespace_labels(self, namespace: str) -> Mapping[str, str] | None:
-        answer = self._answers["namespaceLabels"] = self._facts.namespace_labels(namespace)
+        answer = self.answers["namespaceLabels"] = self.facts.namespace_labels(namespace)
         return answer
 
     def quotas(self, namespace: str) -> Sequence[ResourceQuota] | None:
-        if "quotas" not in self._answers:
-            self._answers["quotas"] = self._facts.quotas(namespace)
-        answer: Sequence[ResourceQuota] | None = self._answers["quotas"]
+        if "quotas" not in self.answers:
+            self.answers["quotas"] = self.facts.quotas(namespace)
+        answer: Sequence[ResourceQuota] | None = self.answers["quotas"]
         return answer
 
     def limit_ranges(self, namespace: str) -> Sequence[LimitRange] | None:
-        if "limitRanges" not in self._answers:
-            self._answers["limitRanges"] = self._facts.limit_ranges(namespace)
-        answer: Sequence[LimitRange] | None = self._answers["limitRanges"]
+        if "limitRanges" not in self.answers:
+            self.answers["limitRanges"] = self.facts.limit_ranges(namespace)
+        answer: Sequence[LimitRange] | None = self.answers["limitRanges"]
         return answer
 
     def priority_classes(self) -> Mapping[str, PriorityClass] | None:
-        if "priorityClasses" not in self._answers:
-            self._answers["priorityClasses"] = self._facts.priority_classes()
-        answer: Mapping[str, PriorityClass] | None = self._answers["priorityClasses"]
+        if "priorityClasses" not in self.answers:
+            self.answers["priorityClasses"] = self.facts.priority_classes()
+        answer: Mapping[str, PriorityClass] | None = self.answers["priorityClasses"]
         return answer
 
     def pool_sizes(self, label: str) -> Mapping[str, int] | None:
         nodes = self._nodes()
         if "pools" not in nodes:
-            sizes = self._facts.pool_sizes(label)
+            sizes = self.facts.pool_sizes(label)
             nodes["pools"] = None if sizes is None else {"label": label, "sizes": sizes}
         return None if nodes["pools"] is None else nodes["pools"]["sizes"]
 
     def node_labels(self, node: str) -> Mapping[str, str] | None:
-        answer = self._facts.node_labels(node)
+        answer = self.facts.node_labels(node)
         self._nodes().setdefault("labels", {})[node] = answer
         return answer
 
     def _nodes(self) -> dict[str, Any]:
-        nodes: dict[str, Any] = self._answers.setdefault("nodes", {})
+        nodes: dict[str, Any] = self.answers.setdefault("nodes", {})
         return nodes
 
     def parent(self, namespace: str, kind: str, name: str) -> Workload | None:
-        if "parent" not in self._answers:
-            self._answers["parent"] = self._facts.parent(namespace, kind, name)
-        answer: Workload | None = self._answers["parent"]
+        if "parent" not in self.answers:
+            self.answers["parent"] = self.facts.parent(namespace, kind, name)
+        answer: Workload | None = self.answers["parent"]
         return answer
 
     def autoscalers(self, namespace: str) -> Sequence[HorizontalPodAutoscaler] | None:
-        answer = self._answers["autoscalers"] = self._facts.autoscalers(namespace)
+        answer = self.answers["autoscalers"] = self.facts.autoscalers(namespace)
         return answer
 
     def occupancy(self, namespace: str, own: Own, now: float) -> Occupancy:
-        answer = occupancy.read(self._facts, namespace, own, now)
-        self._answers["waiting"] = answer.waiting
-        self._answers["pods"] = answer.pods
-        self._answers["freeing"] = answer.freeing
+        answer = occupancy.read(self.facts, namespace, own, now)
+        self.answers["waiting"] = answer.waiting
+        self.answers["pods"] = answer.pods
+        self.answers["freeing"] = answer.freeing
         return answer
 
     def recorded(self) -> Mapping[str, Any]:
-        self._answers["fresh"] = self.fresh
-        return self._answers
+        self.answers["fresh"] = self.fresh
+        return self.answers
 
 
 class _Pools(msgspec.Struct):

@@ -17,7 +17,7 @@ from webhook.k8s import limit_range, pod_resources, quota, workloads
 from webhook.k8s.objects import PodSpec, ResourceQuota
 from webhook.k8s.quantity import Quantity, canonical, human, parse
 from webhook.k8s.quota import Demand, PodUse
-from webhook.language import Language, say
+from webhook.language import Language, Tell, say
 from webhook.policy.active import Policy
 
 Asking = Sequence[tuple[ResourceQuota, Mapping[str, Quantity]]]
@@ -31,25 +31,23 @@ _BY_USED_ALONE = Occupancy(pods=())
 class Ask(msgspec.Struct, frozen=True):
     """What a request wants of the namespace: `pods` of `use` instead of `old_pods` of `old_use`.
 
-    `pods` is what runs at once if nothing is suspended (a CronJob: one run), None for a DaemonSet. `idle` says that no
-    pod is made now: no replicas, paused, suspended, or a CronJob. `active` and `old_active` are the pods that run at
-    once, now or at the next run of a CronJob: 0 while nothing starts any. `gpu` and `asks` are resource name ->
-    quantity.
+    `pods` is what runs at once if nothing is suspended (a CronJob: one run), None for a DaemonSet. `active` and
+    `old_active` are the pods that run at once, now or at the next run of a CronJob: 0 while nothing starts any. `gpu`
+    and `asks` are resource name -> quantity.
     """
 
     subject: Subject
     spec: PodSpec
     use: PodUse
     pods: int | None
-    idle: bool
     active: int
-    old_spec: PodSpec | None
-    old_use: PodUse | None
-    old_pods: int
-    old_active: int
     is_gpu: bool
     gpu: Mapping[str, str]
     asks: Mapping[str, str]
+    old_spec: PodSpec | None = None
+    old_use: PodUse | None = None
+    old_pods: int = 0
+    old_active: int = 0
 
 
 def ask(request: Request, new: Subject, old: Subject | None, facts: Answers, policy: Policy) -> Ask:
@@ -58,32 +56,32 @@ def ask(request: Request, new: Subject, old: Subject | None, facts: Answers, pol
     spec = limit_range.apply(new.spec, limit_ranges) if limit_ranges else new.spec
     use = quota.spec_use(spec)
     pods, now_wanted, idle = _pods(new)
-    old_spec = limit_range.apply(old.spec, limit_ranges) if old is not None else None
-    old_use = quota.spec_use(old_spec) if old_spec is not None else None
-    old_pods = _old_pods(old) if old is not None else 0
     gpu_keys = policy.gpu_keys(use.usage)
     wanted = pods or 0 if new.kind == "CronJob" or not idle else now_wanted
     gpu = {key: use.usage[key] * wanted for key in gpu_keys}
-    asks = gpu
-    if new.kind == "CronJob":
-        asks = {}
-    elif old_use is not None:
-        asks = {key: amount - old_use.usage.get(key, 0) * old_pods for key, amount in gpu.items()}
     spelled = _spelled(gpu)
-    return Ask(
+    asked = Ask(
         subject=new,
         spec=spec,
         use=use,
         pods=pods,
-        idle=idle,
         active=_active(new, 0 if idle else now_wanted),
+        is_gpu=any(map(use.usage.get, gpu_keys)) or _is_unusable(spec, policy),
+        gpu=spelled,
+        asks={} if new.kind == "CronJob" else spelled,
+    )
+    if old is None:
+        return asked
+    old_spec = limit_range.apply(old.spec, limit_ranges)
+    old_use, old_pods = quota.spec_use(old_spec), _old_pods(old)
+    more = {key: amount - old_use.usage.get(key, 0) * old_pods for key, amount in gpu.items()}
+    return msgspec.structs.replace(
+        asked,
+        asks={} if new.kind == "CronJob" else _spelled(more),
         old_spec=old_spec,
         old_use=old_use,
         old_pods=old_pods,
-        old_active=_active(old, old_pods) if old is not None else 0,
-        is_gpu=any(map(use.usage.get, gpu_keys)) or _is_unusable(spec, policy),
-        gpu=spelled,
-        asks=spelled if asks is gpu else _spelled(asks),
+        old_active=_active(old, old_pods),
     )
 
 
@@ -191,7 +189,41 @@ def check(
     """
     if ask.pods is None:
         return False
-    return _Check(ask, placed, request, context, policy, facts, notes).run()
+    use = ask.use
+    if placed.priority_class != use.priority_class:
+        use = msgspec.structs.replace(use, priority_class=placed.priority_class)
+    quotas = facts.quotas(request.namespace)
+    if quotas:
+        _note_keys(quotas, policy, context.tell, notes)
+        if ask.subject.is_pod and _plainly_fits(quotas, use, ask.spec, policy):
+            return False
+    return _Check(ask, use, placed, request, context, policy, facts, notes).run(quotas)
+
+
+def _note_keys(quotas: Sequence[ResourceQuota], policy: Policy, tell: Tell, notes: Notes) -> None:
+    """Keys that were meant to limit GPUs and are never counted (Q2)."""
+    for each in quotas:
+        ineffective = quota.reading(each).ineffective
+        if ineffective and (dead := [key for key in ineffective if policy.counts_gpu(quota.effective_key(key))]):
+            effective = ", ".join(dict.fromkeys(map(quota.effective_key, dead)))
+            values = {"quota": each.metadata.name, "keys": ", ".join(dead), "effective": effective}
+            notes.add("QuotaKeyIneffective", tell("quota_ineffective", **values))
+
+
+def _plainly_fits(quotas: Sequence[ResourceQuota], use: PodUse, spec: PodSpec, policy: Policy) -> bool:
+    """The usual end of a Pod, told in one look: every quota is known, and `used` leaves room in each."""
+    usage, checks_all = use.usage, policy.spec.quota.resources == "all"
+    for each in quotas:
+        found = quota.reading(each)
+        if not found.is_sound:
+            return False
+        if checks_all and found.demanded and quota.must_specify(each, spec):
+            return False
+        if found.counts_pods and quota.matches_scopes(each, use):
+            for key, hard in found.hard.items():
+                if key in usage and found.used[key] + usage[key] > hard:
+                    return False
+    return True
 
 
 class _Check:
@@ -200,6 +232,7 @@ class _Check:
     def __init__(
         self,
         ask: Ask,
+        use: PodUse,
         placed: Placed,
         request: Request,
         context: Context,
@@ -209,9 +242,7 @@ class _Check:
     ) -> None:
         self.ask = ask
         self.placed = placed
-        self.use = ask.use
-        if placed.priority_class != ask.use.priority_class:
-            self.use = msgspec.structs.replace(ask.use, priority_class=placed.priority_class)
+        self.use = use
         self.request = request
         self.rule = context.rule
         self.tell = context.tell
@@ -225,14 +256,10 @@ class _Check:
             self.old_use = msgspec.structs.replace(ask.old_use, priority_class=placed.default_class)
         self.grows = grows(ask, self.use, self.old_use)
 
-    def run(self) -> bool:
-        quotas = self.facts.quotas(self.request.namespace)
+    def run(self, quotas: Sequence[ResourceQuota] | None) -> bool:
         if quotas is None and self.ask.active and self.grows:
             self._unknown(self.tell("why_read"))
         if not quotas:
-            return False
-        self._note_keys(quotas)
-        if self._plainly_fits(quotas):
             return False
         matching = [each for each in quotas if self._is_readable(each) and quota.matches(each, self.use)]
         self._autoscaler(matching)
@@ -243,23 +270,6 @@ class _Check:
             self._note_uncomputed(quotas)
         known = [each for each in matching if self._must_specify(each) and self._is_known(each)]
         return self._one_run(known) if self.ask.subject.kind == "CronJob" else self._compare(known)
-
-    def _plainly_fits(self, quotas: Sequence[ResourceQuota]) -> bool:
-        """The usual end of a Pod, told in one look: every quota is known, and `used` leaves room in each."""
-        if not self.ask.subject.is_pod:
-            return False
-        usage = self.use.usage
-        for each in quotas:
-            found = quota.reading(each)
-            if not found.is_sound:
-                return False
-            if self.checks_all and found.demanded and quota.must_specify(each, self.ask.spec):
-                return False
-            if found.counts_pods and quota.matches_scopes(each, self.use):
-                for key, hard in found.hard.items():
-                    if key in usage and found.used[key] + usage[key] > hard:
-                        return False
-        return True
 
     def _is_readable(self, each: ResourceQuota) -> bool:
         """No API server stores amounts that are none; a file may hold them."""
@@ -516,14 +526,6 @@ class _Check:
                     text = self.tell("autoscaler", autoscaler=autoscaler, replicas=replicas, **values, **limit)
                     self.notes.add("AutoscalerCeiling", text, "warn")
                     return
-
-    def _note_keys(self, quotas: Sequence[ResourceQuota]) -> None:
-        for each in quotas:
-            ineffective = quota.reading(each).ineffective
-            if ineffective and (dead := [key for key in ineffective if self._is_gpu(quota.effective_key(key))]):
-                effective = ", ".join(dict.fromkeys(map(quota.effective_key, dead)))
-                values = {"quota": each.metadata.name, "keys": ", ".join(dead), "effective": effective}
-                self.notes.add("QuotaKeyIneffective", self.tell("quota_ineffective", **values))
 
     def _note_freeing(self, asking: Asking, taken: Mapping[str, "_Taken"]) -> None:
         """Say so where the request fits only because pods that are being deleted count as free."""

@@ -25,19 +25,16 @@ class Subject(msgspec.Struct, frozen=True):
     pod_metadata: ObjectMeta
     spec: PodSpec
     workload: Workload | None
-
-    @property
-    def is_pod(self) -> bool:
-        return self.workload is None
+    is_pod: bool
 
 
 def of_object(row: WorkloadKind, found: Pod | Workload, name: str) -> Subject:
     """The subject of a request on the object itself."""
     if isinstance(found, Pod):
-        return Subject(row, row.kind, name, found.metadata, found.metadata, found.spec or _NO_SPEC, None)
+        return Subject(row, row.kind, name, found.metadata, found.metadata, found.spec or _NO_SPEC, None, True)
     template = workloads.template_of(found) or _NO_TEMPLATE
     metadata, spec = template.metadata or _NO_METADATA, template.spec or _NO_SPEC
-    return Subject(row, row.kind, name, found.metadata, metadata, spec, found)
+    return Subject(row, row.kind, name, found.metadata, metadata, spec, found, False)
 
 
 def shown_name(request: Request, metadata: ObjectMeta) -> str:

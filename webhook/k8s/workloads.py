@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from webhook.k8s.names import cached_by_name
 from webhook.k8s.objects import (
     ObjectMeta,
     PodTemplate,
@@ -264,6 +265,7 @@ _CONTROLLERS = frozenset(
 )
 
 
+@cached_by_name
 def controller_user(username: str) -> str | None:
     """Which built-in controller this user is ("replicaset-controller"; "kube-controller-manager" is all), see W19."""
     if username == MANAGER_USER:
