@@ -11,6 +11,7 @@ from webhook.k8s.quota import (
     Demand,
     PodUse,
     Violation,
+    amounts,
     charge,
     charged,
     check,
@@ -23,7 +24,6 @@ from webhook.k8s.quota import (
     pod_use,
     reading,
     spec_use,
-    usage,
     used,
 )
 from webhook.k8s.workloads import is_paused, pods_wanted, rollout, template_of
@@ -68,7 +68,7 @@ def test_q1_q2_q19_every_key_that_counts_a_pod() -> None:
         requests={"cpu": "1", "memory": "1Gi", "ephemeral-storage": "2Gi", "hugepages-2Mi": "4Mi"},
         limits={"cpu": "2", "memory": "2Gi", "ephemeral-storage": "3Gi", "hugepages-2Mi": "4Mi", GPU: "3"},
     )
-    assert usage(pod) == {
+    assert amounts(pod).usage == {
         "pods": 1,
         "count/pods": 1,
         "cpu": 1,

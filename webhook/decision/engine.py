@@ -79,8 +79,10 @@ def _row(request: Request) -> WorkloadKind | None:
     """The kind that the request is about; for a Scale the kind that is scaled (W25), None if it is none of ours."""
     if request.sub_resource == "scale":
         return _SCALED.get(request.resource, _UNKNOWN_SCALED)
-    row = workloads.by_kind(request.kind, request.group)
-    return row if row is not None or not request.sub_resource else _OTHER
+    row = workloads.KINDS.get(request.kind)
+    if row is not None and row.group == request.group:
+        return row
+    return _OTHER if request.sub_resource else None
 
 
 _SCALED = {row.resource: row for row in workloads.KINDS.values() if row.scales}

@@ -13,8 +13,9 @@ from webhook.decision.occupancy import Occupancy, Own
 from webhook.decision.request import Request
 from webhook.decision.subject import Subject
 from webhook.decision.wording import Holder, Shortage
-from webhook.k8s import limit_range, pod_resources, quota, workloads
+from webhook.k8s import limit_range, quota, workloads
 from webhook.k8s.objects import PodSpec, ResourceQuota
+from webhook.k8s.pod_resources import ResourceProblem
 from webhook.k8s.quantity import Quantity, canonical, human, parse
 from webhook.k8s.quota import Demand, PodUse
 from webhook.language import Language, Tell, say
@@ -44,6 +45,7 @@ class Ask(msgspec.Struct, frozen=True):
     is_gpu: bool
     gpu: Mapping[str, str]
     asks: Mapping[str, str]
+    problems: Sequence[ResourceProblem]
     old_spec: PodSpec | None = None
     old_use: PodUse | None = None
     old_pods: int = 0
@@ -54,7 +56,8 @@ def ask(request: Request, new: Subject, old: Subject | None, facts: Answers, pol
     """Read pods and amounts out of the object, with the LimitRange defaults that its pods will get (A13, W1-W15)."""
     limit_ranges = facts.limit_ranges(request.namespace) or ()
     spec = limit_range.apply(new.spec, limit_ranges) if limit_ranges else new.spec
-    use = quota.spec_use(spec)
+    read = quota.amounts(spec)
+    use = quota.use_of(spec, read)
     pods, now_wanted, idle = _pods(new)
     gpu_keys = policy.gpu_keys(use.usage)
     wanted = pods or 0 if new.kind == "CronJob" or not idle else now_wanted
@@ -66,9 +69,10 @@ def ask(request: Request, new: Subject, old: Subject | None, facts: Answers, pol
         use=use,
         pods=pods,
         active=_active(new, 0 if idle else now_wanted),
-        is_gpu=any(map(use.usage.get, gpu_keys)) or _is_unusable(spec, policy),
+        is_gpu=any(map(use.usage.get, gpu_keys)) or _is_unusable(read.problems, policy),
         gpu=spelled,
         asks={} if new.kind == "CronJob" else spelled,
+        problems=read.problems,
     )
     if old is None:
         return asked
@@ -85,9 +89,8 @@ def ask(request: Request, new: Subject, old: Subject | None, facts: Answers, pol
     )
 
 
-def _is_unusable(spec: PodSpec, policy: Policy) -> bool:
+def _is_unusable(problems: Sequence[ResourceProblem], policy: Policy) -> bool:
     """Whether a GPU amount cannot be read: it is no zero, and its author is to be told (B38)."""
-    problems = pod_resources.resource_problems(spec)
     return any(each.reason in ("unparsable", "negative") and policy.is_gpu(each.resource) for each in problems)
 
 
@@ -150,7 +153,7 @@ def note(ask: Ask, request: Request) -> Note | None:
 
 def note_resources(ask: Ask, notes: Notes, language: Language) -> None:
     """Amounts that Kubernetes will refuse are left to it, with a warning that names the place (B38, B39)."""
-    for problem in pod_resources.resource_problems(ask.spec):
+    for problem in ask.problems:
         reason = say(language, f"resource.{problem.reason.replace('-', '_')}", value=str(problem.value)[:40])
         values = {"container": problem.container or "-", "resource": problem.resource, "reason": reason}
         notes.add("ResourceUnusable", say(language, "decision.resource_unusable", **values), "warn")

@@ -129,7 +129,6 @@ def container_requests(resources: Resources, from_limits: bool = True) -> Quanti
     return {**limits, **_given(requests)}
 
 
-@kept_by_resources
 def resource_problems(spec: PodSpec) -> tuple[ResourceProblem, ...]:
     """Every amount of `spec` that API validation would refuse; empty for a pod whose amounts are all usable."""
     found: list[ResourceProblem] = []

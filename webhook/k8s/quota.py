@@ -24,6 +24,7 @@ from webhook.k8s.objects import (
     kept_with_object,
 )
 from webhook.k8s.pod_resources import (
+    ResourceProblem,
     container_requests,
     has_pod_level_resources,
     is_best_effort,
@@ -33,6 +34,7 @@ from webhook.k8s.pod_resources import (
     pod_limits,
     pod_requests,
     request_amounts,
+    resource_problems,
 )
 from webhook.k8s.quantity import Amount, Quantity, QuantityError, canonical, counts_bytes, parse, parse_amount
 
@@ -70,17 +72,21 @@ class PodUse(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     deletion_grace_period_seconds: int | None = None
 
 
-def usage(spec: PodSpec) -> Mapping[str, Quantity]:
-    """What one running pod with this spec uses, in every quota key that counts it, zeros included (Q1, Q2, Q19).
+class Amounts(msgspec.Struct, frozen=True):
+    """What the resources of a pod spec come to.
 
-    Resources with unusable amounts are missing: see `pod_resources.resource_problems`.
+    `usage` is what one running pod uses, in every quota key that counts it, zeros included (Q1, Q2, Q19). Resources
+    with unusable amounts are missing there: they are in `problems`.
     """
-    return _usage(spec)[0]
+
+    usage: Mapping[str, Quantity]
+    best_effort: bool
+    problems: tuple[ResourceProblem, ...]
 
 
 @kept_by_resources
-def _usage(spec: PodSpec) -> tuple[Mapping[str, Quantity], bool]:
-    """`usage`, and whether the pod is BestEffort."""
+def amounts(spec: PodSpec) -> Amounts:
+    """What a pod spec asks for, as quotas count it."""
     keys: dict[str, Quantity] = {"pods": 1, "count/pods": 1}
     for resource, amount in pod_requests(spec).items():
         for key in _request_keys(resource):
@@ -89,11 +95,11 @@ def _usage(spec: PodSpec) -> tuple[Mapping[str, Quantity], bool]:
     for resource, key in _LIMIT_KEYS.items():
         if resource in limits:
             keys[key] = limits[resource]
-    return keys, is_best_effort(spec)
+    return Amounts(keys, is_best_effort(spec), resource_problems(spec))
 
 
 def usage_amounts(spec: PodSpec) -> dict[str, Amount]:
-    """`usage` with the formats in which the pod was written: only Kubernetes' own messages and status need them."""
+    """`Amounts.usage` with the formats in which the pod was written, for Kubernetes' own messages and status."""
     keys = {"pods": Amount(1), "count/pods": Amount(1)}
     for resource, amount in request_amounts(spec).items():
         keys.update(dict.fromkeys(_request_keys(resource), amount))
@@ -105,11 +111,15 @@ def usage_amounts(spec: PodSpec) -> dict[str, Amount]:
 
 def spec_use(spec: PodSpec, priority_class: str | None = None) -> PodUse:
     """The use of a pod that would be made from `spec`; `priority_class` replaces the spec's (P16)."""
-    amounts, best_effort = _usage(spec)
+    return use_of(spec, amounts(spec), priority_class)
+
+
+def use_of(spec: PodSpec, read: Amounts, priority_class: str | None = None) -> PodUse:
+    """`spec_use` for a spec whose amounts were read."""
     return PodUse(
-        usage=amounts,
+        usage=read.usage,
         priority_class=(spec.priority_class_name or "") if priority_class is None else priority_class,
-        best_effort=best_effort,
+        best_effort=read.best_effort,
         terminating=spec.active_deadline_seconds is not None and spec.active_deadline_seconds >= 0,
         cross_namespace=spec.affinity is not None and _crosses_namespaces(spec.affinity),
     )

@@ -24,13 +24,19 @@ def matches(selector: LabelSelector | None, labels: Mapping[str, str] | None) ->
 
 def compiled(selector: LabelSelector) -> Callable[[Mapping[str, str]], bool]:
     """`matches` for a selector that is asked often: what most are made of, one label or none, costs one look-up."""
-    wanted = [*(selector.match_labels or {}).items()]
-    if selector.match_expressions or len(wanted) > 1:
+    only = only_label(selector)
+    if only is not None:
+        key, value = only
+        return lambda labels: labels.get(key) == value
+    if selector.match_labels or selector.match_expressions:
         return lambda labels: matches(selector, labels)
-    if not wanted:
-        return lambda labels: True
-    [(key, value)] = wanted
-    return lambda labels: labels.get(key) == value
+    return lambda labels: True
+
+
+def only_label(selector: LabelSelector) -> tuple[str, str] | None:
+    """Key and value, if one label is all that a selector asks for."""
+    wanted = [*(selector.match_labels or {}).items()]
+    return wanted[0] if len(wanted) == 1 and not selector.match_expressions else None
 
 
 def problems(selector: LabelSelector) -> list[str]:
