@@ -19,6 +19,9 @@ class Answers(Protocol):
     def fresh(self) -> bool | None:
         """Whether the quota facts are fresh; None if they were to be and could not be read."""
 
+    def gather(self, namespace: str, pool_label: str) -> None:
+        """Ask also what only another policy would ask, so that a record can be judged again under it (DESIGN 5.5)."""
+
     def namespace_labels(self, namespace: str) -> Mapping[str, str] | None: ...
     def quotas(self, namespace: str) -> Sequence[ResourceQuota] | None: ...
     def limit_ranges(self, namespace: str) -> Sequence[LimitRange] | None: ...
@@ -55,6 +58,13 @@ class _Asked(msgspec.Struct, eq=False):
     facts: Facts
     fresh: bool | None
     answers: dict[str, Any] = {}
+
+    def gather(self, namespace: str, pool_label: str) -> None:
+        facts, answers = self.facts, self.answers
+        answers["quotas"] = facts.quotas(namespace)
+        answers["limitRanges"] = facts.limit_ranges(namespace)
+        answers["priorityClasses"] = facts.priority_classes()
+        self.pool_sizes(pool_label)
 
     def namespace_labels(self, namespace: str) -> Mapping[str, str] | None:
         answer = self.answers["namespaceLabels"] = self.facts.namespace_labels(namespace)
@@ -150,6 +160,12 @@ class Recorded(msgspec.Struct, rename="camel"):
     waiting: tuple[Waiting, ...] | msgspec.UnsetType = msgspec.UNSET
     pods: tuple[PodUse, ...] | None = None
     freeing: tuple[str, ...] = ()
+
+    def gather(self, namespace: str, pool_label: str) -> None:
+        self.quotas(namespace)
+        self.limit_ranges(namespace)
+        self.pool_sizes(pool_label)
+        self.priority_classes()
 
     def namespace_labels(self, namespace: str) -> Mapping[str, str] | None:
         return _known(self.recorded_labels, "namespaceLabels")

@@ -30,7 +30,7 @@ from webhook.decision.request import Request, TemplateChange
 from webhook.decision.result import Decision, Finding, PatchOperation, Verdict
 from webhook.decision.subject import Subject
 from webhook.k8s import priority, workloads
-from webhook.k8s.objects import Pod, PriorityClass, Scale, Workload
+from webhook.k8s.objects import PriorityClass, Scale, Workload
 from webhook.k8s.workloads import WorkloadKind
 from webhook.language import teller
 from webhook.policy.active import ActiveRule, Policy, first_for
@@ -133,7 +133,6 @@ class _Judgement:
         self.ask: fit.Ask | None = None
         self.stale = False
         self.change: TemplateChange | None = None
-        self.pool_sizes: Mapping[str, int] | None = None
         self.classes: Mapping[str, PriorityClass] | None = None
         self.class_chosen: bool | None = None
 
@@ -187,10 +186,7 @@ class _Judgement:
         self.stale = fit.check(ask, placed, self.request, context, self.policy, self.facts, self.notes)
 
     def _gather(self, new: Subject, old: Subject | None) -> None:
-        """Ask also what only another policy would ask, so that the record can be judged again under it (DESIGN 5.5)."""
-        self.facts.quotas(self.request.namespace)
-        self.facts.limit_ranges(self.request.namespace)
-        self.pool_sizes = self.facts.pool_sizes(self.policy.spec.pool_label)
+        self.facts.gather(self.request.namespace, self.policy.spec.pool_label)
         self.classes = self.facts.priority_classes()
         self.class_chosen = self._chosen(new)
         if old is not None:
@@ -213,15 +209,15 @@ class _Judgement:
         found = self.request.object
         if isinstance(found, Scale):
             return self._scaled(found)
-        assert isinstance(found, Pod | Workload)
-        return subject.of_object(self.row, found, subject.shown_name(self.request, found.metadata))
+        assert found is not None, "see _is_untouched"
+        return subject.of_object(self.row, found, self.request.name or subject.shown_name(found.metadata))
 
     def _old_subject(self) -> Subject | None:
         old = self.request.old_object
         if isinstance(old, Scale):
             return self._scaled(old)
         if isinstance(old, Workload) and self.request.operation == "UPDATE":
-            return subject.of_object(self.row, old, subject.shown_name(self.request, old.metadata))
+            return subject.of_object(self.row, old, self.request.name or subject.shown_name(old.metadata))
         return None
 
     def _scaled(self, scale: Scale) -> Subject | None:
@@ -270,34 +266,24 @@ class _Judgement:
 
     def _place(self, new: Subject, old: Subject | None, context: Context, controlled: bool) -> str | None:
         """Patch what the rule wants; returns the class that the pods will have."""
-        records = self._records(new, old)
-        before = placement.of(new.spec)
-        name = before.priority_class
         usual = None
-        if old is None and records[0] is None:
+        if old is None and injected.read(new.metadata) is None:
             usual = injection.usual(new.row, new.spec, context, self.policy.spec.language)
         if usual is not None:
             name = self._inject(new, usual, None)
         else:
-            name = self._place_closely(new, old, before, records, context, controlled)
+            name = self._place_closely(new, old, context, controlled)
         if new.kind == "Job" and old is not None:
             self.patch = []  # a Job's template is immutable (H3)
         elif self.request.phase == "mutate":
             return name
         if self.request.phase == "validate":
             self._check_placed(controlled)
-        return before.priority_class
+        return new.spec.priority_class_name
 
-    def _place_closely(
-        self,
-        new: Subject,
-        old: Subject | None,
-        before: Placement,
-        records: tuple[Injected | None, ...],
-        context: Context,
-        controlled: bool,
-    ) -> str | None:
+    def _place_closely(self, new: Subject, old: Subject | None, context: Context, controlled: bool) -> str | None:
         """`_place` where the object, or what it was, has a placement or a record of ours."""
+        records, before = self._records(new, old), placement.of(new.spec)
         own = injected.strip(before, records, context.pool_label)
         if old is not None and self.change == "same":
             self._leave(new, old, own, context)
@@ -390,7 +376,8 @@ class _Judgement:
     def _note_injected(self, added: Injection) -> None:
         """Tell what is added, where it was noticed among the findings."""
         told = [*added.notes]
-        if added.pools and self.pool_sizes is not None and not any(map(self.pool_sizes.get, added.pools)):
+        sizes = self.facts.pool_sizes(self.policy.spec.pool_label) if added.pools else None
+        if sizes is not None and not any(map(sizes.get, added.pools)):
             pools = self.tell("pool_empty", label=self.policy.spec.pool_label, pools=", ".join(added.pools))
             told.append(finding.Note("PoolEmpty", pools, "warn"))
         self.notes.items[self.noticed_before : self.noticed_before] = told
@@ -525,7 +512,7 @@ class _Judgement:
             facts=self.facts.recorded(),
             template_change=self.change,
             class_chosen=self.class_chosen,
-            note=self._admitted(verdict),
+            note=self._admitted(verdict) if self.request.phase == "validate" else None,
         )
         if not (denials or would or self.stale):
             return decision
@@ -541,8 +528,8 @@ class _Judgement:
         return enforced, None
 
     def _admitted(self, verdict: Verdict) -> Note | None:
-        """What to remember of an admission whose pods do not exist yet: validate phase only, never a dry run."""
-        if self.request.phase != "validate" or verdict == "deny" or self.request.dry_run or self.ask is None:
+        """What to remember of an admission whose pods do not exist yet: never of a dry run."""
+        if verdict == "deny" or self.request.dry_run or self.ask is None:
             return None
         return fit.note(self.ask, self.request)
 

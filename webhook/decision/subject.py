@@ -37,10 +37,10 @@ def of_object(row: WorkloadKind, found: Pod | Workload, name: str) -> Subject:
     return Subject(row, row.kind, name, found.metadata, metadata, spec, found, False)
 
 
-def shown_name(request: Request, metadata: ObjectMeta) -> str:
+def shown_name(metadata: ObjectMeta) -> str:
     """The object's name, or its generateName prefix marked as one (V2, B27)."""
-    if request.name or metadata.name:
-        return request.name or metadata.name
+    if metadata.name:
+        return metadata.name
     return f"{metadata.generate_name}*" if metadata.generate_name else ""
 
 
