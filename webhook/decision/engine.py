@@ -117,6 +117,15 @@ def _is_untouched(request: Request, policy: Policy, row: WorkloadKind, notes: No
 class _Judgement:
     """The state of one decision, from the namespace's labels to the verdict."""
 
+    rule: Rule | None = None
+    injection: Injection | None = None
+    noticed_before = 0
+    ask: fit.Ask | None = None
+    stale = False
+    change: TemplateChange | None = None
+    classes: Mapping[str, PriorityClass] | None = None
+    class_chosen: bool | None = None
+
     def __init__(self, request: Request, policy: Policy, facts: Answers, row: WorkloadKind, notes: Notes) -> None:
         self.request = request
         self.policy = policy
@@ -126,15 +135,7 @@ class _Judgement:
         self.is_scale = subject.is_scale(request)
         self.by_controller = identity.is_w19(request, policy.spec)
         self.mode: Mode = policy.spec.mode
-        self.rule: Rule | None = None
         self.patch: list[PatchOperation] = []
-        self.injection: Injection | None = None
-        self.noticed_before = 0
-        self.ask: fit.Ask | None = None
-        self.stale = False
-        self.change: TemplateChange | None = None
-        self.classes: Mapping[str, PriorityClass] | None = None
-        self.class_chosen: bool | None = None
 
     def decide(self) -> Decision:
         labels = self.facts.namespace_labels(self.request.namespace)
