@@ -18,7 +18,7 @@ TAIL_LENGTH = len(f',"hash":"{ZEROS}"}}')
 _new_hash = hashlib.sha256().copy
 """A copy of an empty one: to ask OpenSSL for the algorithm costs as much as hashing half a kilobyte."""
 _NAME = re.compile(r"(?P<stream>.+)\.(?P<number>\d{6,})\.jsonl")
-_PREV, _HASH = b',"prev":"', b',"hash":"'
+_PREV, HASH_KEY = b',"prev":"', b',"hash":"'
 _ENDS_AT = -len(f',"prev":"{ZEROS}"') - TAIL_LENGTH
 _BLOCK = 1 << 16
 
@@ -91,7 +91,7 @@ def end_of(previous: str, digest: str) -> bytes:
 
 def tail(line: bytes) -> tuple[str, str] | None:
     """`prev` and `hash` of a line without its newline: always its last two keys; None if they are not there."""
-    if line[_ENDS_AT : _ENDS_AT + len(_PREV)] != _PREV or line[-TAIL_LENGTH : -TAIL_LENGTH + len(_HASH)] != _HASH:
+    if line[_ENDS_AT : _ENDS_AT + len(_PREV)] != _PREV or line[-TAIL_LENGTH : -TAIL_LENGTH + len(HASH_KEY)] != HASH_KEY:
         return None
     if line[-2:] != b'"}':
         return None

@@ -51,7 +51,7 @@ class Table(Generic[T]):
 
     def only(self, name: str) -> T | None:
         """The object of a group that holds one at most, as those made `by_name` do."""
-        members = self._shards[hash(name) % _SHARDS].get(name)
+        members = self.group(name)
         return members[0] if members else None
 
     def find(self, item: T) -> T | None:

@@ -79,10 +79,8 @@ def _row(request: Request) -> WorkloadKind | None:
     """The kind that the request is about; for a Scale the kind that is scaled (W25), None if it is none of ours."""
     if request.sub_resource == "scale":
         return _SCALED.get(request.resource, _UNKNOWN_SCALED)
-    row = workloads.KINDS.get(request.kind)
-    if row is not None and row.group == request.group:
-        return row
-    return _OTHER if request.sub_resource else None
+    row = workloads.by_kind(request.kind, request.group)
+    return row if row is not None or not request.sub_resource else _OTHER
 
 
 _SCALED = {row.resource: row for row in workloads.KINDS.values() if row.scales}
@@ -267,13 +265,13 @@ class _Judgement:
 
     def _place(self, new: Subject, old: Subject | None, context: Context, controlled: bool) -> str | None:
         """Patch what the rule wants; returns the class that the pods will have."""
-        usual = None
-        if old is None and injected.read(new.metadata) is None:
+        usual, records = None, self._records(new, old)
+        if old is None and records[0] is None:
             usual = injection.usual(new.row, new.spec, context, self.policy.spec.language)
         if usual is not None:
             name = self._inject(new, usual, None)
         else:
-            name = self._place_closely(new, old, context, controlled)
+            name = self._place_closely(new, old, records, context, controlled)
         if new.kind == "Job" and old is not None:
             self.patch = []  # a Job's template is immutable (H3)
         elif self.request.phase == "mutate":
@@ -282,9 +280,16 @@ class _Judgement:
             self._check_placed(controlled)
         return new.spec.priority_class_name
 
-    def _place_closely(self, new: Subject, old: Subject | None, context: Context, controlled: bool) -> str | None:
+    def _place_closely(
+        self,
+        new: Subject,
+        old: Subject | None,
+        records: tuple[Injected | None, ...],
+        context: Context,
+        controlled: bool,
+    ) -> str | None:
         """`_place` where the object, or what it was, has a placement or a record of ours."""
-        records, before = self._records(new, old), placement.of(new.spec)
+        before = placement.of(new.spec)
         own = injected.strip(before, records, context.pool_label)
         if old is not None and self.change == "same":
             self._leave(new, old, own, context)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from webhook.audit.segments import TAIL_LENGTH
+from webhook.audit.segments import HASH_KEY, TAIL_LENGTH
 from webhook.exporter.events import Gate
 
 NAMESPACE_LIMIT = 1_000  # namespaces that are counted by name (B66); the rest is counted as `other`
@@ -234,8 +234,6 @@ WAITING_LIMIT = 20_000  # combinations that wait to be laid out
 _decoder = msgspec.json.Decoder(Brief)
 _UNCOUNTED = b',"warnings":'
 """Where the half of a record begins that is not counted. No text in JSON can look like it: its quotes are escaped."""
-_END = b',"hash":"'
-"""What stands at TAIL_LENGTH from the end of a record that came whole."""
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -271,7 +269,7 @@ class Reader:
         for line in lines:
             try:
                 end = line.find(_UNCOUNTED)
-                record = decode(line[:end] + b"}" if end > 0 and line.startswith(_END, -TAIL_LENGTH) else line)
+                record = decode(line[:end] + b"}" if end > 0 and line.startswith(HASH_KEY, -TAIL_LENGTH) else line)
             except _UNREADABLE:
                 if (whole := _whole(line)) is None:
                     continue

@@ -9,12 +9,20 @@ _SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-
 _NAME_RULE = (
     "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character"
 )
+K = TypeVar("K")
 T = TypeVar("T")
 
 LONGEST: Final = 320
 """Characters of the longest valid name: a prefix of 253, a slash and 63 more, with a little to spare."""
 _MOST: Final = 1024
-"""Names whose answers are kept; beyond them all are forgotten."""
+"""Questions whose answers are kept; beyond them all are forgotten."""
+
+
+def keep(kept: dict[K, T], question: K, answer: T) -> None:
+    """Keep one more answer. Whether the question is short enough to be kept is the caller's matter (A1)."""
+    if len(kept) >= _MOST:
+        kept.clear()
+    kept[question] = answer
 
 
 class _Answers(dict[str, T]):
@@ -27,9 +35,7 @@ class _Answers(dict[str, T]):
     def __missing__(self, name: str) -> T:
         answer = self._function(name)
         if len(name) <= LONGEST:
-            if len(self) >= _MOST:
-                self.clear()
-            self[name] = answer
+            keep(self, name, answer)
         return answer
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from webhook.k8s.names import cached_by_name, qualified_name_problem
+from webhook.k8s.names import cached_by_name, keep, qualified_name_problem
 from webhook.k8s.objects import Container, PodSpec, Quantities, Resources
 from webhook.k8s.quantity import LONGEST, Amount, Quantity, QuantityError, parse, parse_amount
 
@@ -36,8 +36,6 @@ class ResourceProblem(NamedTuple):
 
 
 _encoder = msgspec.json.Encoder()
-_MOST_KEPT: Final = 1024
-"""Specs whose answers are kept; beyond them all are forgotten."""
 _LONGEST_KEPT: Final = 4096
 """Bytes that a spec may write of its resources for an answer to be kept: A1 again."""
 
@@ -60,9 +58,7 @@ def kept_by_resources(function: Callable[[PodSpec], R]) -> Callable[[PodSpec], R
         if answer is None:
             answer = function(spec)
             if len(key) <= _LONGEST_KEPT:
-                if len(kept) >= _MOST_KEPT:
-                    kept.clear()
-                kept[key] = answer
+                keep(kept, key, answer)
         return answer
 
     return look_up

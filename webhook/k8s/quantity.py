@@ -87,7 +87,7 @@ def canonical(value: Quantity, like: Any = "1") -> str:
 
     1000 -> "1k", 1.5 -> "1500m", 1610612736 like "1Gi" -> "1536Mi". Raises QuantityError if `like` is no quantity.
     """
-    return _canonical(value, "DecimalSI" if like == "1" else parse_amount(like).format)
+    return _canonical(value, parse_amount(like).format)
 
 
 def human(value: Quantity, resource: str = "") -> str:

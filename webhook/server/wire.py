@@ -1,7 +1,7 @@
 """AdmissionReview v1 as bytes: the one place that knows the wire format, strict both ways (facts V1-V12)."""
 
 import unicodedata
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -28,6 +28,7 @@ class WireError(Exception):
 
 
 _NULL: Final = Raw(b"null")
+Asked = TypeVar("Asked")
 
 
 class _Kind(msgspec.Struct, frozen=True):
@@ -68,21 +69,15 @@ class _Request(_Envelope, frozen=True, rename="camel"):
     old_object: Raw = _NULL
 
 
-class _Review(msgspec.Struct, frozen=True, rename="camel"):
-    api_version: str = ""
-    kind: str = ""
-    request: _Request | None = None
-
-
 class _PodRequest(_Envelope, frozen=True, rename="camel"):
     object: Pod | None = None
     old_object: Pod | None = None
 
 
-class _PodReview(msgspec.Struct, frozen=True, rename="camel"):
+class _Review(msgspec.Struct, Generic[Asked], frozen=True, rename="camel"):
     api_version: str = ""
     kind: str = ""
-    request: _PodRequest | None = None
+    request: Asked | None = None
 
 
 class _Metadata(msgspec.Struct, frozen=True):
@@ -113,8 +108,8 @@ _DERIVED_FIELDS: Final = frozenset({"priority", "preemptionPolicy"})
 """Fields whose null must stay visible: a patch that removes them has to know that they are there (P7, V20)."""
 
 _encoder = msgspec.json.Encoder()
-_review = msgspec.json.Decoder(_Review)
-_pod_review = msgspec.json.Decoder(_PodReview)
+_review = msgspec.json.Decoder(_Review[_Request])
+_pod_review = msgspec.json.Decoder(_Review[_PodRequest])
 _POD_KIND: Final = _Kind("Pod", "v1")
 _POD_HEAD: Final = b'"kind":{"group":"","version":"v1","kind":"Pod"}'
 _HEAD_LENGTH: Final = 256
@@ -176,9 +171,7 @@ def _request(asked: _Envelope, phase: Phase, now: float, new: Object | None, old
 def _read_pod(body: bytes) -> _PodRequest | None:
     """A Pod's review in one pass, because its head tells what the object is; None where it takes a closer look."""
     try:
-        if not body.isascii():
-            str(body, "utf-8")
-        review = _pod_review.decode(body)
+        review = _decoded(_pod_review, body)
     except (UnicodeDecodeError, RecursionError, msgspec.MsgspecError):
         return None
     asked = review.request
@@ -188,13 +181,18 @@ def _read_pod(body: bytes) -> _PodRequest | None:
     return asked if judged and asked.object is not None else None
 
 
+def _decoded(decoder: "msgspec.json.Decoder[_Review[Asked]]", body: bytes) -> "_Review[Asked]":
+    """A body as UTF-8, all of it: msgspec does not check what it skips."""
+    if not body.isascii():
+        str(body, "utf-8")
+    return decoder.decode(body)
+
+
 def _read_envelope(body: bytes) -> _Request:
     if not body:
         raise WireError(400, "the body is empty; expected an AdmissionReview")
     try:
-        if not body.isascii():
-            str(body, "utf-8")  # msgspec does not check what it skips
-        review = _review.decode(body)
+        review = _decoded(_review, body)
     except UnicodeDecodeError as error:
         raise WireError(400, f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
     except RecursionError:
