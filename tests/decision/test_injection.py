@@ -12,7 +12,7 @@ from webhook.decision.injection import Injection
 from webhook.k8s import workloads
 from webhook.k8s.objects import PodSpec, PriorityClass
 from webhook.language import Language, teller
-from webhook.policy.model import Rule, Selector, Toleration
+from webhook.policy.model import Rule, Selector, Spec, Toleration
 
 RULE = Rule("training", Selector(), priority_class_name="gpu-training", pools=("a", "b"))
 DEFAULT_TOLERATION = {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}
@@ -30,7 +30,8 @@ def context(rule: Rule = RULE, **known: Any) -> Context:
 
 
 def usual(spec: dict[str, Any], kind: str = "Pod", language: Language = "en", **known: Any) -> Injection | None:
-    return injection.usual(workloads.KINDS[kind], convert(spec, PodSpec), context(**known), language)
+    found, policy = context(**known), Spec(rules=(), language=language)
+    return injection.usual(workloads.KINDS[kind], convert(spec, PodSpec), found.rule, policy, found.classes)
 
 
 @pytest.mark.parametrize("kind", workloads.KINDS)

@@ -87,8 +87,8 @@ def test_objects_of_judged_kinds_are_typed(scenario: str, kind: type) -> None:
     assert type(read(review(scenario)).object) is kind
 
 
-class TestPodsInOnePass:
-    """A Pod's review whose head says so is decoded at once; whatever is odd about it goes the longer way."""
+class TestInOnePass:
+    """A review of a Pod or a new workload is decoded at once if its head says so; the odd ones go the longer way."""
 
     @staticmethod
     def ways(document: dict[str, Any], phase: Any = "mutate") -> tuple[Any, Any]:
@@ -135,14 +135,18 @@ class TestPodsInOnePass:
             {"resource": {"group": "", "version": "v1"}},
         ],
     )
-    def test_and_every_odd_one(self, changes: dict[str, Any]) -> None:
-        at_once, closely = self.ways(review("pod-create", **changes))
+    @pytest.mark.parametrize("scenario", ["pod-create", "deployment-apply"])
+    def test_and_every_odd_one(self, scenario: str, changes: dict[str, Any]) -> None:
+        at_once, closely = self.ways(review(scenario, **changes))
         assert at_once == closely
 
-    def test_as_the_api_server_writes_it_one_pass_does(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(("scenario", "kind"), [("pod-create", Pod), ("deployment-apply", Workload)])
+    def test_as_the_api_server_writes_it_one_pass_does(
+        self, monkeypatch: pytest.MonkeyPatch, scenario: str, kind: Any
+    ) -> None:
         monkeypatch.delattr(wire, "_read_envelope")
-        body = json.dumps(review("pod-create"), separators=(",", ":")).encode()
-        assert isinstance(decode(body, "mutate", NOW).object, Pod)
+        body = json.dumps(review(scenario), separators=(",", ":")).encode()
+        assert isinstance(decode(body, "mutate", NOW).object, kind)
 
     def test_a_head_that_is_not_the_kind_proves_nothing(self) -> None:
         """Both keys say `kind`, the last one counts."""

@@ -44,6 +44,17 @@ class Table(Generic[T]):
         """All objects of a group, sorted by name."""
         return self._shards[hash(group) % _SHARDS].get(group, ())
 
+    @staticmethod
+    def together(tables: "Iterable[Table[T] | None]", group: str) -> tuple[T, ...] | None:
+        """The objects of a group in several tables, one after the other; None if one of the tables is missing."""
+        found: list[T] = []
+        shard = hash(group) % _SHARDS
+        for table in tables:
+            if table is None:
+                return None
+            found += table._shards[shard].get(group, ())
+        return tuple(found)
+
     def get(self, group: str, name: str) -> T | None:
         members = self.group(group)
         at = bisect_left(members, name, key=self._name)

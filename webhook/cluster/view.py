@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from webhook.cluster.kinds import WORKLOADS, Kind
+from webhook.cluster.kinds import WORKLOAD_KINDS, Kind
 from webhook.cluster.notes import LIFETIME, Notes
 from webhook.cluster.table import Table, by_name, by_namespace
 from webhook.decision.facts import Note, SeenWorkload
@@ -128,13 +128,7 @@ class View(msgspec.Struct, frozen=True, eq=False, gc=False):
     def workloads(self, namespace: str) -> tuple[SeenWorkload, ...] | None:
         if namespace in self.state.partial or self._is_elsewhere(namespace):
             return None
-        tables, found = self.state.workloads, list[SeenWorkload]()
-        for kind in WORKLOADS:
-            table = tables.get(kind.name)
-            if table is None:
-                return None
-            found += table.group(namespace)
-        return tuple(found)
+        return Table.together(map(self.state.workloads.get, WORKLOAD_KINDS), namespace)
 
     def pods(self, namespace: str) -> tuple[Pod, ...] | None:
         if self.state.pods is None or self._is_elsewhere(namespace):

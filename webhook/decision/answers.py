@@ -11,6 +11,9 @@ from webhook.decision.occupancy import Occupancy, Own, Waiting
 from webhook.k8s.objects import HorizontalPodAutoscaler, LimitRange, PriorityClass, ResourceQuota, Workload
 from webhook.k8s.quota import PodUse
 
+Gathered = tuple[Mapping[str, PriorityClass] | None, Mapping[str, int] | None]
+"""The PriorityClasses by name, and how many nodes each pool has."""
+
 
 class Answers(Protocol):
     """What the engine asks; see `Facts` for the meaning of each answer. None: could not be learned."""
@@ -19,14 +22,12 @@ class Answers(Protocol):
     def fresh(self) -> bool | None:
         """Whether the quota facts are fresh; None if they were to be and could not be read."""
 
-    def gather(self, namespace: str, pool_label: str) -> None:
+    def gather(self, namespace: str, pool_label: str) -> Gathered:
         """Ask also what only another policy would ask, so that a record can be judged again under it (DESIGN 5.5)."""
 
     def namespace_labels(self, namespace: str) -> Mapping[str, str] | None: ...
     def quotas(self, namespace: str) -> Sequence[ResourceQuota] | None: ...
     def limit_ranges(self, namespace: str) -> Sequence[LimitRange] | None: ...
-    def priority_classes(self) -> Mapping[str, PriorityClass] | None: ...
-    def pool_sizes(self, label: str) -> Mapping[str, int] | None: ...
     def node_labels(self, node: str) -> Mapping[str, str] | None: ...
     def parent(self, namespace: str, kind: str, name: str) -> Workload | None: ...
     def autoscalers(self, namespace: str) -> Sequence[HorizontalPodAutoscaler] | None: ...
@@ -59,12 +60,14 @@ class _Asked(msgspec.Struct, eq=False):
     fresh: bool | None
     answers: dict[str, Any] = {}
 
-    def gather(self, namespace: str, pool_label: str) -> None:
+    def gather(self, namespace: str, pool_label: str) -> Gathered:
         facts, answers = self.facts, self.answers
         answers["quotas"] = facts.quotas(namespace)
         answers["limitRanges"] = facts.limit_ranges(namespace)
-        answers["priorityClasses"] = facts.priority_classes()
-        self.pool_sizes(pool_label)
+        classes = answers["priorityClasses"] = facts.priority_classes()
+        sizes = facts.pool_sizes(pool_label)
+        answers["nodes"] = {"pools": None if sizes is None else {"label": pool_label, "sizes": sizes}}
+        return classes, sizes
 
     def namespace_labels(self, namespace: str) -> Mapping[str, str] | None:
         answer = self.answers["namespaceLabels"] = self.facts.namespace_labels(namespace)
@@ -82,27 +85,11 @@ class _Asked(msgspec.Struct, eq=False):
         answer: Sequence[LimitRange] | None = self.answers["limitRanges"]
         return answer
 
-    def priority_classes(self) -> Mapping[str, PriorityClass] | None:
-        if "priorityClasses" not in self.answers:
-            self.answers["priorityClasses"] = self.facts.priority_classes()
-        answer: Mapping[str, PriorityClass] | None = self.answers["priorityClasses"]
-        return answer
-
-    def pool_sizes(self, label: str) -> Mapping[str, int] | None:
-        nodes = self._nodes()
-        if "pools" not in nodes:
-            sizes = self.facts.pool_sizes(label)
-            nodes["pools"] = None if sizes is None else {"label": label, "sizes": sizes}
-        return None if nodes["pools"] is None else nodes["pools"]["sizes"]
-
     def node_labels(self, node: str) -> Mapping[str, str] | None:
         answer = self.facts.node_labels(node)
-        self._nodes().setdefault("labels", {})[node] = answer
-        return answer
-
-    def _nodes(self) -> dict[str, Any]:
         nodes: dict[str, Any] = self.answers.setdefault("nodes", {})
-        return nodes
+        nodes.setdefault("labels", {})[node] = answer
+        return answer
 
     def parent(self, namespace: str, kind: str, name: str) -> Workload | None:
         if "parent" not in self.answers:
@@ -161,11 +148,13 @@ class Recorded(msgspec.Struct, rename="camel"):
     pods: tuple[PodUse, ...] | None = None
     freeing: tuple[str, ...] = ()
 
-    def gather(self, namespace: str, pool_label: str) -> None:
+    def gather(self, namespace: str, pool_label: str) -> Gathered:
         self.quotas(namespace)
         self.limit_ranges(namespace)
-        self.pool_sizes(pool_label)
-        self.priority_classes()
+        pools = _known(self.recorded_nodes.pools, "nodes.pools")
+        if pools is not None and pools.label != pool_label:
+            raise UndecidableError(f"nodes.pools of label {pool_label}")
+        return _known(self.recorded_classes, "priorityClasses"), None if pools is None else pools.sizes
 
     def namespace_labels(self, namespace: str) -> Mapping[str, str] | None:
         return _known(self.recorded_labels, "namespaceLabels")
@@ -175,15 +164,6 @@ class Recorded(msgspec.Struct, rename="camel"):
 
     def limit_ranges(self, namespace: str) -> Sequence[LimitRange] | None:
         return _known(self.recorded_limit_ranges, "limitRanges")
-
-    def priority_classes(self) -> Mapping[str, PriorityClass] | None:
-        return _known(self.recorded_classes, "priorityClasses")
-
-    def pool_sizes(self, label: str) -> Mapping[str, int] | None:
-        pools = _known(self.recorded_nodes.pools, "nodes.pools")
-        if pools is not None and pools.label != label:
-            raise UndecidableError(f"nodes.pools of label {label}")
-        return None if pools is None else pools.sizes
 
     def node_labels(self, node: str) -> Mapping[str, str] | None:
         if node not in self.recorded_nodes.labels:

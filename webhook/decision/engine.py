@@ -32,7 +32,7 @@ from webhook.decision.subject import Subject
 from webhook.k8s import priority, workloads
 from webhook.k8s.objects import PriorityClass, Scale, Workload
 from webhook.k8s.workloads import WorkloadKind
-from webhook.language import teller
+from webhook.language import Tell, teller
 from webhook.policy.active import ActiveRule, Policy, first_for
 from webhook.policy.model import Mode, Rule
 
@@ -122,7 +122,9 @@ class _Judgement:
     stale = False
     change: TemplateChange | None = None
     classes: Mapping[str, PriorityClass] | None = None
+    pool_sizes: Mapping[str, int] | None = None
     class_chosen: bool | None = None
+    _context: Context | None = None
 
     def __init__(self, request: Request, policy: Policy, facts: Answers, row: WorkloadKind, notes: Notes) -> None:
         self.request = request
@@ -130,7 +132,7 @@ class _Judgement:
         self.facts = facts
         self.row = row
         self.notes = notes
-        self.is_scale = subject.is_scale(request)
+        self.is_scale = request.sub_resource is not None and subject.is_scale(request)
         self.by_controller = identity.is_w19(request, policy.spec)
         self.mode: Mode = policy.spec.mode
         self.patch: list[PatchOperation] = []
@@ -159,44 +161,44 @@ class _Judgement:
             self._no_rule()
             return
         self.rule = rule
-        context = self._context(rule)
-        self.tell = context.tell
         self.mode = rule.mode or self.policy.spec.mode
         ask = self.ask = fit.ask(self.request, new, old, self.facts, self.policy)
-        if not self._concerns_us(new, ask):
+        if not (ask.is_gpu or self._concerns_us(new)):
             self.notes.add("NotGpu", self.tell("not_gpu"))
             return
         name = new.spec.priority_class_name
         if self.is_scale:
             if self._exempted(new):
                 return
-        elif self._is_exempt(new, old) or self._is_left_alone(new):
+        elif self._is_exempt(new, old) or (self.by_controller and self._is_left_alone(new)):
             return
         else:
-            made = self.by_controller and identity.is_made_by_controller(self.request, new, self.policy.spec)
-            name = self._place(new, old, context, made)
-        fit.note_resources(ask, self.notes, self.policy.spec.language)
+            name = self._place(new, old, rule)
+        if ask.problems:
+            fit.note_resources(ask, self.notes, self.policy.spec.language)
         if new.spec.resource_claims:
             fit.note_claims(self.facts.quotas(self.request.namespace), self.notes, self.policy.spec.language)
         if self.by_controller and not self.is_scale:
             return
         default = self._default_class(new, rule) if not name or old is not None else ""
         placed = fit.Placed(name or default, default, self.change == "changed")
-        self.stale = fit.check(ask, placed, self.request, context, self.policy, self.facts, self.notes)
+        if new.is_pod and fit.plainly_fits(ask, placed, self.facts.quotas(self.request.namespace), self.policy):
+            return
+        self.stale = fit.check(ask, placed, self.request, self.context, self.policy, self.facts, self.notes)
 
     def _gather(self, new: Subject, old: Subject | None) -> None:
-        self.facts.gather(self.request.namespace, self.policy.spec.pool_label)
-        self.classes = self.facts.priority_classes()
+        self.classes, self.pool_sizes = self.facts.gather(self.request.namespace, self.policy.spec.pool_label)
         self.class_chosen = self._chosen(new)
         if old is not None:
             self.change = self._template_change(new, old)
 
-    def _concerns_us(self, new: Subject, ask: fit.Ask) -> bool:
-        return self.policy.spec.applies_to == "allWorkloads" or ask.is_gpu or bool(new.spec.resource_claims)
+    def _concerns_us(self, new: Subject) -> bool:
+        """Whether an object without GPU amounts is judged."""
+        return self.policy.spec.applies_to == "allWorkloads" or bool(new.spec.resource_claims)
 
     def _is_left_alone(self, new: Subject) -> bool:
         """Pods made for a DaemonSet: its controller chose their node, whatever kinds the policy lists (N15, N16)."""
-        if not self.by_controller or not identity.is_daemon_pod(self.request, new, self.policy.spec):
+        if not identity.is_daemon_pod(self.request, new, self.policy.spec):
             return False
         self.notes.add("ControllerPod", self.tell("controller_left"))
         return True
@@ -263,15 +265,16 @@ class _Judgement:
 
     # -- placement --
 
-    def _place(self, new: Subject, old: Subject | None, context: Context, controlled: bool) -> str | None:
+    def _place(self, new: Subject, old: Subject | None, rule: Rule) -> str | None:
         """Patch what the rule wants; returns the class that the pods will have."""
-        usual, records = None, self._records(new, old)
-        if old is None and records[0] is None:
-            usual = injection.usual(new.row, new.spec, context, self.policy.spec.language)
+        usual, spec = None, self.policy.spec
+        if old is None and injected.read(new.metadata) is None:
+            usual = injection.usual(new.row, new.spec, rule, spec, self.classes)
+        controlled = self.by_controller and identity.is_made_by_controller(self.request, new, spec)
         if usual is not None:
             name = self._inject(new, usual, None)
         else:
-            name = self._place_closely(new, old, records, context, controlled)
+            name = self._place_closely(new, old, self.context, controlled)
         if new.kind == "Job" and old is not None:
             self.patch = []  # a Job's template is immutable (H3)
         elif self.request.phase == "mutate":
@@ -284,12 +287,11 @@ class _Judgement:
         self,
         new: Subject,
         old: Subject | None,
-        records: tuple[Injected | None, ...],
         context: Context,
         controlled: bool,
     ) -> str | None:
         """`_place` where the object, or what it was, has a placement or a record of ours."""
-        before = placement.of(new.spec)
+        before, records = placement.of(new.spec), self._records(new, old)
         own = injected.strip(before, records, context.pool_label)
         if old is not None and self.change == "same":
             self._leave(new, old, own, context)
@@ -382,8 +384,7 @@ class _Judgement:
     def _note_injected(self, added: Injection) -> None:
         """Tell what is added, where it was noticed among the findings."""
         told = [*added.notes]
-        sizes = self.facts.pool_sizes(self.policy.spec.pool_label) if added.pools else None
-        if sizes is not None and not any(map(sizes.get, added.pools)):
+        if added.pools and self.pool_sizes is not None and not any(map(self.pool_sizes.get, added.pools)):
             pools = self.tell("pool_empty", label=self.policy.spec.pool_label, pools=", ".join(added.pools))
             told.append(finding.Note("PoolEmpty", pools, "warn"))
         self.notes.items[self.noticed_before : self.noticed_before] = told
@@ -433,15 +434,26 @@ class _Judgement:
         else:
             self.patch.append(PatchOperation("add", f"{path}/annotations", {key: value}))
 
-    def _context(self, rule: Rule) -> Context:
-        return Context(
-            rule=rule,
-            pool_label=self.policy.spec.pool_label,
-            tell=teller(self.policy.spec.language, "decision", namespace=self.request.namespace, rule=rule.name),
-            classes=self.classes,
-            labels_of=self.facts.node_labels,
-            class_chosen=self.class_chosen,
-        )
+    @property
+    def context(self) -> Context:
+        """What the rule is applied with, once there is one; most decisions end without."""
+        if self._context is None:
+            rule, spec = self.rule, self.policy.spec
+            assert rule is not None, "see _judge"
+            self._context = Context(
+                rule=rule,
+                pool_label=spec.pool_label,
+                tell=teller(spec.language, "decision", namespace=self.request.namespace, rule=rule.name),
+                classes=self.classes,
+                labels_of=self.facts.node_labels,
+                class_chosen=self.class_chosen,
+            )
+        return self._context
+
+    @property
+    def tell(self) -> Tell:
+        """Words a message for the author."""
+        return self.context.tell
 
     def _chosen(self, new: Subject) -> bool | None:
         """Whether the user chose the class (O2); only a Pod's may come from the Priority plugin (P1)."""
@@ -480,7 +492,7 @@ class _Judgement:
             return False
         old = self._old_subject()
         ask = fit.ask(self.request, new, old, self.facts, self.policy)
-        if not self._concerns_us(new, ask):
+        if not (ask.is_gpu or self._concerns_us(new)):
             return False
         return fit.grows(ask) or self._template_change(new, old) == "changed"
 
@@ -502,7 +514,7 @@ class _Judgement:
         denials = self.notes.denials
         patch = tuple(self.patch) if self.request.phase == "mutate" else ()
         enforced: Verdict = "deny" if denials else "patch" if patch else "allow"
-        verdict, would = self._in_mode(enforced, bool(patch))
+        verdict, would = (enforced, None) if self.mode == "enforce" else self._in_mode(enforced, bool(patch))
         if self.injection is not None and self.request.phase == "mutate" and (enforced != "deny" or verdict == "patch"):
             self._note_injected(self.injection)  # a refusal adds nothing and tells nothing of it
         decision = Decision(
@@ -526,7 +538,7 @@ class _Judgement:
         return msgspec.structs.replace(decision, would=would, message=message, stale=self.stale)
 
     def _in_mode(self, enforced: Verdict, has_patch: bool) -> tuple[Verdict, Verdict | None]:
-        """What is answered, and what enforce mode would have answered where that differs (DESIGN 5.1)."""
+        """What another mode answers, and what enforce would have answered where that differs (DESIGN 5.1)."""
         if self.mode == "audit":
             return "allow", enforced if enforced != "allow" else None
         if self.mode == "warn" and enforced == "deny":

@@ -29,7 +29,7 @@ def of_request(request: Request, spec: Spec, metadata: ObjectMeta, template: Obj
     for exemption in spec.exemptions:
         if in_force(exemption, request.now) and _covers(exemption, request):
             return Exempted("exemption", exemption.name, exemption.reason, exemption.name, _ends(exemption.expires))
-    return _break_glass(request, spec, metadata, template)
+    return _break_glass(request, spec, metadata, template) if metadata.annotations else None
 
 
 def of_mark(mark: str, spec: Spec, now: float) -> Exempted | None:
@@ -63,7 +63,7 @@ def _covers(exemption: Exemption, request: Request) -> bool:
 
 def _break_glass(request: Request, spec: Spec, metadata: ObjectMeta, template: ObjectMeta | None) -> Exempted | None:
     """Break-glass is honoured only from the groups that the policy names, whoever wrote the annotation."""
-    reason = metadata.annotations.get(BREAK_GLASS, "").strip() if metadata.annotations else ""
+    reason = (metadata.annotations or {}).get(BREAK_GLASS, "").strip()
     if not reason or set(spec.break_glass.groups).isdisjoint(request.user.groups):
         return None
     end = request.now + duration_seconds(spec.break_glass.max_age)

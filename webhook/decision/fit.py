@@ -58,18 +58,18 @@ def ask(request: Request, new: Subject, old: Subject | None, facts: Answers, pol
     spec = limit_range.apply(new.spec, limit_ranges) if limit_ranges else new.spec
     read = quota.amounts(spec)
     use = quota.use_of(spec, read)
-    pods, now_wanted, idle = _pods(new)
-    gpu_keys = policy.gpu_keys(use.usage)
-    wanted = pods or 0 if new.kind == "CronJob" or not idle else now_wanted
-    gpu = {key: use.usage[key] * wanted for key in gpu_keys}
+    pods, wanted, active = (1, 1, 1) if new.is_pod else _pods(new)
+    gpu = {}
+    for key in filter(policy.counts_gpu, use.usage):
+        gpu[key] = use.usage[key] * wanted
     spelled = _spelled(gpu)
     asked = Ask(
         subject=new,
         spec=spec,
         use=use,
         pods=pods,
-        active=_active(new, 0 if idle else now_wanted),
-        is_gpu=any(map(use.usage.get, gpu_keys)) or _is_unusable(read.problems, policy),
+        active=active,
+        is_gpu=any(map(use.usage.get, gpu)) or _is_unusable(read.problems, policy),
         gpu=spelled,
         asks={} if new.kind == "CronJob" else spelled,
         problems=read.problems,
@@ -94,13 +94,14 @@ def _is_unusable(problems: Sequence[ResourceProblem], policy: Policy) -> bool:
     return any(each.reason in ("unparsable", "negative") and policy.is_gpu(each.resource) for each in problems)
 
 
-def _pods(new: Subject) -> tuple[int | None, int, bool]:
-    """Pods that run at once if nothing is suspended, pods that are wanted now, and whether none is made now."""
-    if new.workload is None:
-        return 1, 1, False
+def _pods(new: Subject) -> tuple[int | None, int, int]:
+    """Pods of a workload: those that run at once if nothing is suspended, those it wants of GPUs, `Ask.active`."""
+    assert new.workload is not None
     pods = workloads.pods_if_active(new.kind, new.workload)
-    wanted = workloads.pods_wanted(new.kind, new.workload) or 0
-    return pods, wanted, pods is not None and (wanted == 0 or workloads.is_paused(new.workload))
+    now_wanted = workloads.pods_wanted(new.kind, new.workload) or 0
+    idle = pods is not None and (now_wanted == 0 or workloads.is_paused(new.workload))
+    wanted = pods or 0 if new.kind == "CronJob" or not idle else now_wanted
+    return pods, wanted, _active(new, 0 if idle else now_wanted)
 
 
 def _old_pods(old: Subject) -> int:
@@ -136,7 +137,11 @@ def _scopes(use: PodUse) -> tuple[object, ...]:
 
 def _spelled(amounts: Mapping[str, Quantity]) -> dict[str, str]:
     """Quota keys and amounts as resource names and canonical quantities."""
-    return {key[len(_REQUESTS) :]: canonical(amount) for key, amount in amounts.items() if amount > 0}
+    spelled = {}
+    for key, amount in amounts.items():
+        if amount > 0:
+            spelled[key[len(_REQUESTS) :]] = canonical(amount)
+    return spelled
 
 
 def note(ask: Ask, request: Request) -> Note | None:
@@ -192,15 +197,16 @@ def check(
     """
     if ask.pods is None:
         return False
-    use = ask.use
-    if placed.priority_class != use.priority_class:
-        use = msgspec.structs.replace(use, priority_class=placed.priority_class)
     quotas = facts.quotas(request.namespace)
     if quotas:
         _note_keys(quotas, policy, context.tell, notes)
-        if ask.subject.is_pod and _plainly_fits(quotas, use, ask.spec, policy):
-            return False
-    return _Check(ask, use, placed, request, context, policy, facts, notes).run(quotas)
+    return _Check(ask, _placed_use(ask, placed), placed, request, context, policy, facts, notes).run(quotas)
+
+
+def _placed_use(ask: Ask, placed: Placed) -> PodUse:
+    if placed.priority_class == ask.use.priority_class:
+        return ask.use
+    return msgspec.structs.replace(ask.use, priority_class=placed.priority_class)
 
 
 def _note_keys(quotas: Sequence[ResourceQuota], policy: Policy, tell: Tell, notes: Notes) -> None:
@@ -213,14 +219,20 @@ def _note_keys(quotas: Sequence[ResourceQuota], policy: Policy, tell: Tell, note
             notes.add("QuotaKeyIneffective", tell("quota_ineffective", **values))
 
 
-def _plainly_fits(quotas: Sequence[ResourceQuota], use: PodUse, spec: PodSpec, policy: Policy) -> bool:
-    """The usual end of a Pod, told in one look: every quota is known, and `used` leaves room in each."""
-    usage, checks_all = use.usage, policy.spec.quota.resources == "all"
+def plainly_fits(ask: Ask, placed: Placed, quotas: Sequence[ResourceQuota] | None, policy: Policy) -> bool:
+    """The usual end of a Pod, told in one look: nothing is odd about any quota, and `used` leaves room in each.
+
+    Then there is nothing that `check` would say.
+    """
+    if not quotas:
+        return quotas is not None
+    use, checks_all = _placed_use(ask, placed), policy.spec.quota.resources == "all"
+    usage = use.usage
     for each in quotas:
         found = quota.reading(each)
-        if not found.is_sound:
+        if not found.is_sound or found.ineffective:
             return False
-        if checks_all and found.demanded and quota.must_specify(each, spec):
+        if checks_all and found.demanded and quota.must_specify(each, ask.spec):
             return False
         if found.counts_pods and quota.matches_scopes(each, use):
             for key, hard in found.hard.items():

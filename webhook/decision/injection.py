@@ -1,5 +1,6 @@
 """What a rule adds to a pod spec: the patch, the record of it, and how it is told."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 import msgspec
@@ -15,7 +16,7 @@ from webhook.k8s import workloads
 from webhook.k8s.objects import PodSpec, PriorityClass
 from webhook.k8s.workloads import WorkloadKind
 from webhook.language import Language, teller
-from webhook.policy.model import Rule, Selector
+from webhook.policy.model import Rule, Selector, Spec
 
 
 class Injection(msgspec.Struct, frozen=True):
@@ -58,18 +59,21 @@ def injection(
     )
 
 
-def usual(row: WorkloadKind, spec: PodSpec, context: Context, language: Language) -> Injection | None:
+def usual(
+    row: WorkloadKind, spec: PodSpec, rule: Rule, policy: Spec, classes: Mapping[str, PriorityClass] | None
+) -> Injection | None:
     """`injection` for an author who chose no class and no node, as most do; None where it takes a closer look.
 
     It is the same for every such pod spec, and so worked out once; nothing that a client wrote is kept with it.
     """
-    rule = context.rule
     if spec.priority_class_name or spec.affinity is not None or spec.node_selector or spec.node_name:
         return None
-    if rule.tolerations or (rule.priority_class_name and rule.priority_class_name not in (context.classes or ())):
+    if rule.tolerations or (rule.priority_class_name and rule.priority_class_name not in (classes or ())):
         return None
     derived = (spec.priority is not UNSET, spec.preemption_policy is not UNSET)
-    return _usual(rule.name, rule.priority_class_name, rule.pools, context.pool_label, language, row.kind, derived)
+    return _usual(
+        rule.name, rule.priority_class_name, rule.pools, policy.pool_label, policy.language, row.kind, derived
+    )
 
 
 @lru_cache(maxsize=1024)

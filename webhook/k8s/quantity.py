@@ -82,12 +82,12 @@ def whole(value: Quantity) -> Quantity:
     return value if type(value) is int or value != int(value) else int(value)
 
 
-def canonical(value: Quantity, like: Any = "1") -> str:
-    """Kubernetes' canonical spelling of `value`, in the format of the quantity `like` (R10, O3).
+def canonical(value: Quantity, like: Any = None) -> str:
+    """Kubernetes' canonical spelling of `value`, in the format of the quantity `like`, else DecimalSI (R10, O3).
 
     1000 -> "1k", 1.5 -> "1500m", 1610612736 like "1Gi" -> "1536Mi". Raises QuantityError if `like` is no quantity.
     """
-    return _canonical(value, parse_amount(like).format)
+    return _canonical(value, "DecimalSI" if like is None else parse_amount(like).format)
 
 
 def human(value: Quantity, resource: str = "") -> str:
@@ -97,9 +97,9 @@ def human(value: Quantity, resource: str = "") -> str:
     """
     if counts_bytes(resource):
         return _print(value, "BinarySI" if value % 1024 == 0 else "DecimalSI")
-    if type(value) is not int:
-        value = whole(value)
-    return str(value) if type(value) is int else _print(value, "DecimalSI")
+    if type(value) is int or type(value := whole(value)) is int:
+        return str(value)
+    return _print(value, "DecimalSI")
 
 
 @cached_by_name

@@ -74,10 +74,6 @@ class Policy:
     def _counts_gpu(self, key: str) -> bool:
         return key.startswith("requests.") and self.is_gpu(key.removeprefix("requests."))
 
-    def gpu_keys(self, keys: Iterable[str]) -> list[str]:
-        """Those of some quota keys that count GPUs."""
-        return list(filter(self.counts_gpu, keys))
-
 
 def _by_label(rules: Sequence[ActiveRule]) -> tuple[str, Mapping[str, Sequence[ActiveRule]]] | None:
     """The rules by the value of the one label by which they all tell namespaces apart, as most policies do; else None.

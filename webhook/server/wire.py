@@ -74,6 +74,13 @@ class _PodRequest(_Envelope, frozen=True, rename="camel"):
     old_object: Pod | None = None
 
 
+class _WorkloadRequest(_Envelope, frozen=True, rename="camel"):
+    """One without an old object, or else both are wanted as raw JSON."""
+
+    object: Workload | None = None
+    old_object: None = None
+
+
 class _Review(msgspec.Struct, Generic[Asked], frozen=True, rename="camel"):
     api_version: str = ""
     kind: str = ""
@@ -109,10 +116,20 @@ _DERIVED_FIELDS: Final = frozenset({"priority", "preemptionPolicy"})
 
 _encoder = msgspec.json.Encoder()
 _review = msgspec.json.Decoder(_Review[_Request])
-_pod_review = msgspec.json.Decoder(_Review[_PodRequest])
-_POD_KIND: Final = _Kind("Pod", "v1")
-_POD_HEAD: Final = b'"kind":{"group":"","version":"v1","kind":"Pod"}'
+_pod_review: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(_Review[_PodRequest])
+_workload_review: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(_Review[_WorkloadRequest])
 _HEAD_LENGTH: Final = 256
+_Head = tuple[_Kind, msgspec.json.Decoder[Any]]
+_HEADS: Final[dict[bytes, _Head]] = {
+    _encoder.encode({"group": group, "version": version, "kind": kind}): (
+        _Kind(kind, version, group),
+        _pod_review if decoder is _POD else _workload_review,
+    )
+    for (group, version, kind, _), decoder in _JUDGED.items()
+    if decoder is not _SCALE
+}
+"""`request.kind` as the API server writes it -> what it says, and how to read such a review in one pass."""
+_NO_OLD_OBJECT: Final = b'"oldObject":null'
 _named = msgspec.json.Decoder(_Named)
 
 
@@ -121,8 +138,10 @@ def decode(body: bytes, phase: Phase, now: float) -> Request:
 
     Raises WireError (always status 400) with one line that says what is wrong and where.
     """
-    if body.find(_POD_HEAD, 0, _HEAD_LENGTH) > 0 and (pod := _read_pod(body)) is not None:
-        return _request(pod, phase, now, pod.object, pod.old_object)
+    start = body.find(b'{"group":', 0, _HEAD_LENGTH)
+    head = _HEADS.get(body[start : body.find(b"}", start) + 1]) if start > 0 else None
+    if head is not None and (whole := _read_whole(body, head)) is not None:
+        return _request(whole, phase, now, whole.object, whole.old_object)
     asked = _read_envelope(body)
     kind = asked.kind
     decoder = _JUDGED.get((kind.group, kind.version, kind.kind, asked.sub_resource or ""))
@@ -168,31 +187,31 @@ def _request(asked: _Envelope, phase: Phase, now: float, new: Object | None, old
     return msgspec.structs.replace(request, sub_resource=asked.sub_resource or None, dry_run=bool(asked.dry_run))
 
 
-def _read_pod(body: bytes) -> _PodRequest | None:
-    """A Pod's review in one pass, because its head tells what the object is; None where it takes a closer look."""
+def _read_whole(body: bytes, head: _Head) -> _PodRequest | _WorkloadRequest | None:
+    """A review in one pass, because its head tells what the object is; None where it takes a closer look."""
+    kind, decoder = head
+    if decoder is _workload_review and body.rfind(_NO_OLD_OBJECT) < 0:
+        return None
     try:
-        review = _decoded(_pod_review, body)
+        if not body.isascii():
+            str(body, "utf-8")
+        review = decoder.decode(body)
     except (UnicodeDecodeError, RecursionError, msgspec.MsgspecError):
         return None
-    asked = review.request
+    asked: _PodRequest | _WorkloadRequest | None = review.request
     if asked is None or not asked.uid or review.kind != "AdmissionReview" or review.api_version != API_VERSION:
         return None
-    judged = asked.kind == _POD_KIND and not asked.sub_resource and asked.operation in ("CREATE", "UPDATE")
+    judged = asked.kind == kind and not asked.sub_resource and asked.operation in ("CREATE", "UPDATE")
     return asked if judged and asked.object is not None else None
-
-
-def _decoded(decoder: "msgspec.json.Decoder[_Review[Asked]]", body: bytes) -> "_Review[Asked]":
-    """A body as UTF-8, all of it: msgspec does not check what it skips."""
-    if not body.isascii():
-        str(body, "utf-8")
-    return decoder.decode(body)
 
 
 def _read_envelope(body: bytes) -> _Request:
     if not body:
         raise WireError(400, "the body is empty; expected an AdmissionReview")
     try:
-        review = _decoded(_review, body)
+        if not body.isascii():
+            str(body, "utf-8")  # all of it: msgspec does not check what it skips
+        review = _review.decode(body)
     except UnicodeDecodeError as error:
         raise WireError(400, f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
     except RecursionError:
