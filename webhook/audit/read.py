@@ -338,6 +338,13 @@ class Follower:
                     runs += self._sorter.runs(lines, name, number)
         return runs
 
+    def pass_over(self, file: FilePosition, stream: str, seq: int, notices: Iterable[Notice] = ()) -> None:
+        """A file of a stream, not yet begun here, was read by somebody else: as far as `file` says, up to `seq`."""
+        self._files.know(file)
+        self._sorter.streams[stream] = seq
+        for notice in notices:
+            self._sorter.notices.add(notice)
+
     def take_notices(self) -> list[Notice]:
         """What was noticed since the last call."""
         return self._sorter.notices.take()
@@ -487,6 +494,10 @@ class _Files:
         self._open: dict[tuple[int, int], _File] = {}  # in reading order: what was found earlier comes first
         for path in self._renamed_meanwhile(saved):
             self._add(path)
+
+    def know(self, position: FilePosition) -> None:
+        """Begin a file where its position says."""
+        self._saved[position.inode] = self._saved_by_path[position.path] = position
 
     def poll(self) -> Iterator[Batch]:
         current = self._discover()

@@ -158,17 +158,38 @@ class Verifier:
         if state is not None:
             state.missing += count
 
+    def extend(self, stream: str, after: tuple[int, str], chain: ChainState) -> bool:
+        """Take in records that were verified elsewhere, as those that follow `after`; False if they do not."""
+        state = self._states.get(stream)
+        if state is None:
+            self._keep(stream, chain)
+            return True
+        if (state.seq, state.head) != after or state.problem or state.waiting:
+            return False
+        state.seq, state.head, state.last_time = chain.seq, chain.head, max(state.last_time, chain.last_time)
+        state.records += chain.records
+        state.lost += chain.lost
+        return True
+
+    @staticmethod
+    def opened(run: Run) -> tuple[int, str]:
+        """Seq and hash of the record that a run follows, as far as the run itself tells."""
+        before = run.seq - 1 - run.lost
+        return (before, (tail(run.lines[0]) or (ZEROS, ""))[0]) if before else (0, ZEROS)
+
     def _open(self, run: Run) -> ChainState:
         """A stream that is new here: from its start or, if that is not to be had, from this record on."""
-        state = self._states[run.stream] = ChainState()
-        before = run.seq - 1 - run.lost
-        if before:
-            state.seq, state.head = before, (tail(run.lines[0]) or (ZEROS, ""))[0]
+        state = ChainState()
+        state.seq, state.head = self.opened(run)
+        self._keep(run.stream, state)
+        return state
+
+    def _keep(self, stream: str, state: ChainState) -> None:
+        self._states[stream] = state
         if len(self._states) > STREAM_LIMIT:
             silent = sorted(self._states, key=lambda name: self._states[name].last_time or "~")
             for name in silent[: len(silent) - STREAM_LIMIT]:
                 del self._states[name]
-        return state
 
 
 class Signers:

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from webhook.audit import checkpoint as checkpoints
 from webhook.audit.read import Follower, Notice, Position, Run, is_kubernetes
 from webhook.audit.retention import Limits
+from webhook.exporter.backlog import Backlog, Part
 from webhook.exporter.chains import ChainStates, Verifier
 from webhook.exporter.decisions import Reader, Tally
 from webhook.exporter.events import EventTally
@@ -67,6 +68,7 @@ class Collector:
         self._reader = Reader(self.state.tally)
         self._verifier = Verifier(self.state.chains, keys)
         self._follower = Follower(audits, self.state.position)
+        self._backlog: Backlog | None = Backlog(audits, self.state.position)
         self._ledger = _ledger(folder, limits) if folder and any(map(is_kubernetes, audits)) else None
         self._changed = False
         self._saved_at = time.monotonic()
@@ -83,8 +85,8 @@ class Collector:
         need some.
         """
         deadline = None if seconds is None else time.monotonic() + seconds
-        found, last = 0, time.monotonic()
-        while True:
+        found, last = self._catch_up(deadline), time.monotonic()
+        while self._backlog is None:
             runs = self._follower.poll_runs()
             now = time.monotonic()
             if runs:
@@ -107,6 +109,29 @@ class Collector:
         del self.notices[:-NOTICE_LIMIT]
         self._changed = self._changed or found > 0
         return found
+
+    def _catch_up(self, deadline: float | None) -> int:
+        """Take in what several processes read, as long as it is plain; returns how many records."""
+        found = 0
+        while self._backlog is not None:
+            part = self._backlog.take()
+            if part is None or not self._add(part):
+                self._backlog.close()
+                self._backlog = None
+                break
+            found += part.tally.records
+            if deadline is not None and time.monotonic() > deadline:
+                break
+        return found
+
+    def _add(self, part: Part) -> bool:
+        is_new = part.stream not in self.state.chains.streams
+        if not self._verifier.extend(part.stream, part.after, part.chain):
+            return False
+        self.state.tally.add(part.tally)
+        notices = part.notices if is_new else ()  # what a later part does not know was read before it
+        self._follower.pass_over(part.file, part.stream, part.chain.seq, notices)
+        return True
 
     def _take(self, run: Run) -> None:
         if run.kind == "checkpoint":
@@ -139,6 +164,8 @@ class Collector:
         self._saved_at = time.monotonic()
 
     def close(self) -> None:
+        if self._backlog is not None:
+            self._backlog.close()
         self.save(now=True)
         self._follower.close()
 

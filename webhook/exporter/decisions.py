@@ -1,7 +1,7 @@
 """Bounded aggregates over audit records: one pass, one line at a time, never more memory than the limits below."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
@@ -172,6 +172,58 @@ class Tally(msgspec.Struct, rename="camel"):
             records.append(record)
         return sorted(records, key=lambda record: (record["time"], record.get("seq", 0)), reverse=True)
 
+    def add(self, later: "Tally") -> None:
+        """Take in what was counted of records that come after these; `later` must not be full (see there)."""
+        for name in ("records", "dry_run", "admitted", "denied", "patched", "would_deny", "unreadable"):
+            setattr(self, name, getattr(self, name) + getattr(later, name))
+        self.first_time = min(filter(None, (self.first_time, later.first_time)), default="")
+        self.last_time = max(self.last_time, later.last_time)
+        for key, count in later.counts.items():
+            namespace, _, rest = key.partition("\t")
+            _, phase, verdict = rest.split("\t")
+            _bump(self.counts, f"{self.shown(namespace)}\t{rest}", f"{OTHER}\t{OTHER}\t{phase}\t{verdict}", count)
+        for key, count in later.codes.items():
+            namespace, _, code = key.partition("\t")
+            _bump(self.codes, f"{self.shown(namespace)}\t{code}", f"{OTHER}\t{OTHER}", count)
+        for minute, (admitted, denied) in later.minutes.items():
+            counts = self.minutes.setdefault(minute, [0, 0])
+            counts[0] += admitted
+            counts[1] += denied
+        self.forget_minutes()
+        for user, count in later.refused_users.items():
+            _bump(self.refused_users, user, OTHER, count, NAME_LIMIT)
+        for about, refused in later.refused_workloads.items():
+            known = self.refused_workloads.setdefault(self.refused_as(about), Refused())
+            known.count, known.last = known.count + refused.count, refused.last
+        _touch(self.workloads, later.workloads, WORKLOAD_LIMIT)
+        _touch(self.pods, later.pods, POD_LIMIT)
+        _keep_last(self.refused_lines, later.refused_lines, RECENT_REFUSED)
+        _keep_last(self.other_lines, later.other_lines, RECENT_OTHERS)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether anything may have been counted as `other` because a table was full."""
+        names = max(len(self.namespaces), len(self.refused_users), len(self.refused_workloads))
+        return names >= NAME_LIMIT or max(len(self.counts), len(self.codes)) >= KEY_LIMIT
+
+    def shown(self, namespace: str) -> str:
+        """The name under which a namespace is counted: its own, or `other` where there are too many."""
+        if namespace not in self.namespaces:
+            if len(self.namespaces) >= NAMESPACE_LIMIT:
+                return OTHER
+            self.namespaces[namespace] = None
+        return namespace
+
+    def refused_as(self, about: str) -> str:
+        """The name under which refusals of a workload are counted, likewise."""
+        if about not in self.refused_workloads and len(self.refused_workloads) >= NAME_LIMIT:
+            return f"{OTHER}/{OTHER}/{OTHER}"
+        return about
+
+    def forget_minutes(self) -> None:
+        for old in sorted(self.minutes)[:-MINUTES]:
+            del self.minutes[old]
+
     @property
     def last_revision(self) -> str:
         """The policy revision of the newest record that is kept whole; "" without any."""
@@ -323,8 +375,7 @@ class Reader:
             about = f"{record.object.namespace}/{owner.kind}/{owner.name}"
         refused = tally.refused_workloads.get(about)
         if refused is None:
-            if len(tally.refused_workloads) >= NAME_LIMIT:
-                about = f"{OTHER}/{OTHER}/{OTHER}"
+            about = tally.refused_as(about)
             refused = tally.refused_workloads.setdefault(about, Refused())
         refused.count += 1
         self._latest_refusals[about] = line
@@ -338,8 +389,7 @@ class Reader:
                 counts = self._tally.minutes.setdefault(_minute(text), [0, 0])
                 counts[0] += admitted
                 counts[1] += denied
-        for old in sorted(self._tally.minutes)[:-MINUTES]:
-            del self._tally.minutes[old]
+        self._tally.forget_minutes()
         _keep_last(self._tally.refused_lines, filter(_is_json, self._refused_lines), RECENT_REFUSED)
         _keep_last(self._tally.other_lines, filter(_is_json, self._other_lines), RECENT_OTHERS)
         self._combinations.clear()
@@ -363,12 +413,7 @@ class Reader:
         if dry_run:
             tally.dry_run += count
             return
-        namespace = namespace or ""
-        if namespace not in tally.namespaces:
-            if len(tally.namespaces) < NAMESPACE_LIMIT:
-                tally.namespaces[namespace] = None
-            else:
-                namespace = OTHER
+        namespace = tally.shown(namespace or "")
         tally.denied += count * (verdict == "deny")
         tally.patched += count * (verdict == "patch")
         tally.admitted += count * (verdict == "allow" and phase == "validate")
@@ -423,6 +468,14 @@ def _bump(table: dict[str, int], key: str, other: str, count: int, limit: int = 
 def _keep_last(kept: list[msgspec.Raw], new: Iterable[bytes], limit: int) -> None:
     kept.extend(map(msgspec.Raw, new))
     del kept[:-limit]
+
+
+def _touch(table: dict[str, Any], later: Mapping[str, Any], limit: int) -> None:
+    """What was touched later goes to the end."""
+    for key, value in later.items():
+        table.pop(key, None)
+        table[key] = value
+    _forget_first(table, limit)
 
 
 def _forget_first(table: dict[str, Any], limit: int) -> None:
