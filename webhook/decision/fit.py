@@ -561,10 +561,11 @@ class _Taken:
     def __init__(self, each: ResourceQuota, occupancy: Occupancy, new: Subject) -> None:
         self._used = quota.reading(each).used
         self._own = (new.kind, new.name)
-        self._live = [pod for pod in occupancy.pods or () if quota.matches_scopes(each, pod)]
-        self._gaps = [gap for gap in occupancy.waiting if gap.young and quota.matches_scopes(each, gap.use)]
+        pods, waiting = occupancy.pods, occupancy.waiting
+        self._live = [pod for pod in pods if quota.matches_scopes(each, pod)] if pods else []
+        self._gaps = [gap for gap in waiting if gap.young and quota.matches_scopes(each, gap.use)] if waiting else []
         self._freeing = [pod for pod in self._live if pod.name in occupancy.freeing] if occupancy.freeing else []
-        self._has_pods = occupancy.pods is not None and not new.is_pod
+        self._has_pods = pods is not None and not new.is_pod
 
     def of(self, key: str) -> Quantity:
         """Taken of one key, in its own unit."""

@@ -7,7 +7,6 @@ anything twice: existing pods are found by owner, and only what is still missing
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
 
 import msgspec
 
@@ -48,7 +47,7 @@ class Occupancy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     freeing: tuple[str, ...] = ()
 
 
-class Own(NamedTuple):
+class Own(msgspec.Struct, frozen=True):
     """The object under judgement: its gap is what it wanted before this request, not what it asks for now."""
 
     kind: str

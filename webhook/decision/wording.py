@@ -1,7 +1,7 @@
 """How decisions are told: the layout of a denial (DESIGN 5.4), one-line warnings, and amounts as people write them."""
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from functools import cache
 
@@ -10,7 +10,7 @@ import msgspec
 from webhook.decision.finding import Note, Notes
 from webhook.decision.occupancy import Waiting
 from webhook.k8s.quantity import Quantity, counts_bytes, human, whole
-from webhook.language import Language, Tell, say
+from webhook.language import Language, Tell, messages
 from webhook.policy.model import Mode, Spec
 
 LONGEST_WARNING = 256
@@ -142,11 +142,13 @@ def _pods(count: int, kind: str, tell: Tell) -> str:
     return tell(f"{noun}_one" if count == 1 else f"{noun}_many", count=count)
 
 
-def _aligned(*rows: tuple[str, str]) -> list[str]:
+def _aligned(one: tuple[str, str], other: tuple[str, str]) -> tuple[str, str]:
     """Two columns: amounts, and what they come from in brackets."""
-    widths = [columns(first) for first, _ in rows]
-    width = max(widths) + 2
-    return [f"{first}{' ' * (width - taken)}{second}" for taken, (first, second) in zip(widths, rows, strict=True)]
+    wider = columns(one[0]) - columns(other[0])
+    return (
+        f"{one[0]}  {' ' * -wider}{one[1]}",
+        f"{other[0]}  {' ' * wider}{other[1]}",
+    )
 
 
 def _also_over(each: Shortage, tell: Tell) -> str:
@@ -230,20 +232,24 @@ def _holders(worst: Shortage, tell: Tell) -> str:
 def denial(denials: Sequence[Note], spec: Spec, decision_id: str) -> str:
     """The text of a refusal: every reason with its rows, then the contact, and always the decision id last (5.4)."""
     lines: list[str] = []
+    labels = _labels(spec.language)
     for note in denials:
         lines.append(note.headline)
-        lines += [_label(spec.language, label) + text for label, text in note.rows]
+        for label, text in note.rows:
+            lines.append(labels[label] + text)
     if spec.contact:
-        lines.append(_label(spec.language, "contact") + spec.contact)
-    lines.append(_label(spec.language, "decision") + decision_id)
+        lines.append(labels["contact"] + spec.contact)
+    lines.append(labels["decision"] + decision_id)
     return "\n".join(lines)
 
 
 @cache
-def _label(language: Language, label: str) -> str:
-    """What a row opens with, padded to where its text begins."""
-    name = say(language, f"label.{label}")
-    return f"{_INDENT}{name}{' ' * max(1, _LABEL_COLUMNS - columns(name))}"
+def _labels(language: Language) -> Mapping[str, str]:
+    """What rows open with, padded to where their texts begin."""
+    padded = {}
+    for label, name in messages(language, "label").items():
+        padded[label] = f"{_INDENT}{name}{' ' * max(1, _LABEL_COLUMNS - columns(name))}"
+    return padded
 
 
 def columns(text: str) -> int:

@@ -329,7 +329,7 @@ def _class_matches(scope: ScopeRequirement, priority_class: str) -> bool:
 # -- what admission says ----------------------------------------------------------------------------------------------
 
 
-class Demand(NamedTuple):
+class Demand(msgspec.Struct, frozen=True):
     """`pods` pods that are all alike."""
 
     use: PodUse

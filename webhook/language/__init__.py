@@ -1,7 +1,7 @@
 """What people read, in English and Chinese: messages are data in `en.toml` and `zh.toml`, looked up by key."""
 
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import resources
 from typing import Any, Literal
@@ -21,13 +21,18 @@ def say(language: Language, key: str, /, **values: Any) -> str:
 
 def teller(language: Language, section: str, **known: Any) -> Tell:
     """`say` for one section of messages, with what any of them may name already `known`."""
-    messages = _sections(language)[section]
+    texts = messages(language, section)
 
     def tell(name: str, /, **values: Any) -> str:
         values.update(known)
-        return messages[name].format_map(values)
+        return texts[name].format_map(values)
 
     return tell
+
+
+def messages(language: Language, section: str) -> Mapping[str, str]:
+    """The messages of one section by name, placeholders unfilled."""
+    return _sections(language)[section]
 
 
 @cache
