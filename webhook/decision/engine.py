@@ -181,9 +181,10 @@ class _Judgement:
         if self.by_controller and not self.is_scale:
             return
         default = self._default_class(new, rule) if not name or old is not None else ""
-        placed = fit.Placed(name or default, default, self.change == "changed")
-        if new.is_pod and fit.plainly_fits(ask, placed, self.facts.quotas(self.request.namespace), self.policy):
+        quotas = self.facts.quotas(self.request.namespace)
+        if new.is_pod and fit.plainly_fits(ask, name or default, quotas, self.policy):
             return
+        placed = fit.Placed(name or default, default, self.change == "changed")
         self.stale = fit.check(ask, placed, self.request, self.context, self.policy, self.facts, self.notes)
 
     def _gather(self, new: Subject, old: Subject | None) -> None:

@@ -200,13 +200,14 @@ def check(
     quotas = facts.quotas(request.namespace)
     if quotas:
         _note_keys(quotas, policy, context.tell, notes)
-    return _Check(ask, _placed_use(ask, placed), placed, request, context, policy, facts, notes).run(quotas)
+    use = _use_with(ask, placed.priority_class)
+    return _Check(ask, use, placed, request, context, policy, facts, notes).run(quotas)
 
 
-def _placed_use(ask: Ask, placed: Placed) -> PodUse:
-    if placed.priority_class == ask.use.priority_class:
+def _use_with(ask: Ask, priority_class: str) -> PodUse:
+    if priority_class == ask.use.priority_class:
         return ask.use
-    return msgspec.structs.replace(ask.use, priority_class=placed.priority_class)
+    return msgspec.structs.replace(ask.use, priority_class=priority_class)
 
 
 def _note_keys(quotas: Sequence[ResourceQuota], policy: Policy, tell: Tell, notes: Notes) -> None:
@@ -219,22 +220,21 @@ def _note_keys(quotas: Sequence[ResourceQuota], policy: Policy, tell: Tell, note
             notes.add("QuotaKeyIneffective", tell("quota_ineffective", **values))
 
 
-def plainly_fits(ask: Ask, placed: Placed, quotas: Sequence[ResourceQuota] | None, policy: Policy) -> bool:
+def plainly_fits(ask: Ask, priority_class: str, quotas: Sequence[ResourceQuota] | None, policy: Policy) -> bool:
     """The usual end of a Pod, told in one look: nothing is odd about any quota, and `used` leaves room in each.
 
-    Then there is nothing that `check` would say.
+    `priority_class` is the one that it will have. Then there is nothing that `check` would say.
     """
     if not quotas:
         return quotas is not None
-    use, checks_all = _placed_use(ask, placed), policy.spec.quota.resources == "all"
-    usage = use.usage
+    usage, checks_all = ask.use.usage, policy.spec.quota.resources == "all"
     for each in quotas:
         found = quota.reading(each)
         if not found.is_sound or found.ineffective:
             return False
         if checks_all and found.demanded and quota.must_specify(each, ask.spec):
             return False
-        if found.counts_pods and quota.matches_scopes(each, use):
+        if found.counts_pods and (not found.has_scopes or quota.matches_scopes(each, _use_with(ask, priority_class))):
             for key, hard in found.hard.items():
                 if key in usage and found.used[key] + usage[key] > hard:
                     return False

@@ -211,6 +211,8 @@ class Reading(msgspec.Struct, frozen=True):
     """Pod keys of `status.hard` whose usage is not filled in (Q6)."""
     demanded: tuple[str, ...]
     """Keys of `status.hard` that every container must name (Q17)."""
+    has_scopes: bool
+    """Whether it counts some pods and others not (Q12)."""
     is_sound: bool
     """Whether its status is filled in, and readable, for every pod key (Q5, Q6)."""
 
@@ -243,6 +245,7 @@ def reading(quota: ResourceQuota) -> Reading:
         counts_pods=any(map(is_pod_key, keys)),
         unknown=unknown,
         demanded=tuple(key for key in keys if key in _MUST_SPECIFY),
+        has_scopes=bool(quota.spec.scopes) or quota.spec.scope_selector is not None,
         is_sound=quota.status.hard is not None and not (unreadable or unknown),
     )
 
