@@ -139,7 +139,7 @@ def decode(body: bytes, phase: Phase, now: float) -> Request:
     Raises WireError (always status 400) with one line that says what is wrong and where.
     """
     start = body.find(b'{"group":', 0, _HEAD_LENGTH)
-    head = _HEADS.get(body[start : body.find(b"}", start) + 1]) if start > 0 else None
+    head = _HEADS.get(body[start : body.find(b"}", start, start + _HEAD_LENGTH) + 1]) if start > 0 else None
     if head is not None and (whole := _read_whole(body, head)) is not None:
         return _request(whole, phase, now, whole.object, whole.old_object)
     asked = _read_envelope(body)
