@@ -29,9 +29,9 @@ class Run(NamedTuple):
 def run(*arguments: str, allowed: Sequence[int] = (0,)) -> Run:
     """Run the program once."""
     start = time.perf_counter()
-    command = [sys.executable, "-m", "webhook", *arguments]
-    options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "start_new_session": True}
-    process = subprocess.Popen(command, cwd=ROOT, **options)  # type: ignore[call-overload]
+    command, devnull, pipe = [sys.executable, "-m", "webhook", *arguments], subprocess.DEVNULL, subprocess.PIPE
+    process = subprocess.Popen(command, cwd=ROOT, stdout=devnull, stderr=pipe, start_new_session=True)
+    assert process.stderr is not None
     most, ended = [0.0], threading.Event()
     watch = threading.Thread(target=_watch, args=(process.pid, most, ended))
     watch.start()

@@ -252,6 +252,14 @@ def test_more_names_than_are_counted_call_for_one_count_of_all(tmp_path: Path) -
     assert backlog.read(path) is None
 
 
+@pytest.mark.parametrize("odd", [{"namespace": "a\tb"}, {"rule": "a\tb"}, {"code": "A\tB"}])
+def test_a_name_that_cannot_be_told_apart_does_too(tmp_path: Path, odd: dict[str, Any]) -> None:
+    with Ledger(tmp_path, host="one") as ledger:
+        assert ledger.append(samples.body(1, "deny", **odd))
+    (path,) = segments(tmp_path)
+    assert backlog.read(path) is None
+
+
 def test_a_file_that_is_gone_or_empty_comes_to_nothing(tmp_path: Path) -> None:
     empty = tmp_path / "a.000001.jsonl"
     empty.touch()

@@ -144,7 +144,7 @@ def _pods(count: int, kind: str, tell: Tell) -> str:
 
 def _aligned(one: tuple[str, str], other: tuple[str, str]) -> tuple[str, str]:
     """Two columns: amounts, and what they come from in brackets."""
-    wider = columns(one[0]) - columns(other[0])
+    wider = columns(one[0]) - columns(other[0])  # less than no blanks are none
     return (
         f"{one[0]}  {' ' * -wider}{one[1]}",
         f"{other[0]}  {' ' * wider}{other[1]}",

@@ -148,7 +148,7 @@ def read(path: Path) -> Part | None:
         files = follower.position.files
     finally:
         follower.close()
-    if after is None or len(files) != 1 or tally.unreadable or tally.is_full:
+    if after is None or len(files) != 1 or tally.unreadable or not tally.adds_up:
         return None
     (stream, chain), notices = next(iter(chains.streams.items())), follower.take_notices()
     is_plain = not (chain.problem or chain.gap) and all(notice.kind == "late" for notice in notices)

@@ -86,7 +86,7 @@ class Collector:
         """
         deadline = None if seconds is None else time.monotonic() + seconds
         found, last = self._catch_up(deadline), time.monotonic()
-        while self._backlog is None:
+        while self._backlog is None:  # what comes later waits until all before it has been taken in
             runs = self._follower.poll_runs()
             now = time.monotonic()
             if runs:

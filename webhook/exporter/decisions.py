@@ -173,22 +173,19 @@ class Tally(msgspec.Struct, rename="camel"):
         return sorted(records, key=lambda record: (record["time"], record.get("seq", 0)), reverse=True)
 
     def add(self, later: "Tally") -> None:
-        """Take in what was counted of records that come after these; `later` must not be full (see there)."""
+        """Take in what was counted of records that come after these, if that `adds_up`."""
         for name in ("records", "dry_run", "admitted", "denied", "patched", "would_deny", "unreadable"):
             setattr(self, name, getattr(self, name) + getattr(later, name))
         self.first_time = min(filter(None, (self.first_time, later.first_time)), default="")
         self.last_time = max(self.last_time, later.last_time)
         for key, count in later.counts.items():
-            namespace, _, rest = key.partition("\t")
-            _, phase, verdict = rest.split("\t")
-            _bump(self.counts, f"{self.shown(namespace)}\t{rest}", f"{OTHER}\t{OTHER}\t{phase}\t{verdict}", count)
+            namespace, rule, phase, verdict = key.split("\t")
+            self.count(self.shown(namespace), rule, phase, verdict, count)
         for key, count in later.codes.items():
-            namespace, _, code = key.partition("\t")
-            _bump(self.codes, f"{self.shown(namespace)}\t{code}", f"{OTHER}\t{OTHER}", count)
+            namespace, code = key.split("\t")
+            self.count_code(self.shown(namespace), code, count)
         for minute, (admitted, denied) in later.minutes.items():
-            counts = self.minutes.setdefault(minute, [0, 0])
-            counts[0] += admitted
-            counts[1] += denied
+            self.count_minute(minute, admitted, denied)
         self.forget_minutes()
         for user, count in later.refused_users.items():
             _bump(self.refused_users, user, OTHER, count, NAME_LIMIT)
@@ -201,10 +198,25 @@ class Tally(msgspec.Struct, rename="camel"):
         _keep_last(self.other_lines, later.other_lines, RECENT_OTHERS)
 
     @property
-    def is_full(self) -> bool:
-        """Whether anything may have been counted as `other` because a table was full."""
+    def adds_up(self) -> bool:
+        """Whether no table was so full that something may have been counted as `other`, and no name holds a tab."""
         names = max(len(self.namespaces), len(self.refused_users), len(self.refused_workloads))
-        return names >= NAME_LIMIT or max(len(self.counts), len(self.codes)) >= KEY_LIMIT
+        if names >= NAME_LIMIT or max(len(self.counts), len(self.codes)) >= KEY_LIMIT:
+            return False
+        return all(key.count("\t") == 3 for key in self.counts) and all(key.count("\t") == 1 for key in self.codes)
+
+    def count(self, namespace: str, rule: str, phase: str, verdict: str, count: int) -> None:
+        """Count decisions of one sort, in a namespace as it is `shown`."""
+        key, other = f"{namespace}\t{rule}\t{phase}\t{verdict}", f"{OTHER}\t{OTHER}\t{phase}\t{verdict}"
+        _bump(self.counts, key, other, count)
+
+    def count_code(self, namespace: str, code: str, count: int) -> None:
+        _bump(self.codes, f"{namespace}\t{code}", f"{OTHER}\t{OTHER}", count)
+
+    def count_minute(self, minute: int, admitted: int, denied: int) -> None:
+        counts = self.minutes.setdefault(minute, [0, 0])
+        counts[0] += admitted
+        counts[1] += denied
 
     def shown(self, namespace: str) -> str:
         """The name under which a namespace is counted: its own, or `other` where there are too many."""
@@ -386,9 +398,7 @@ class Reader:
             self._lay_out(combination, group.count)
         for text, (admitted, denied) in self._minutes.items():
             if admitted or denied:
-                counts = self._tally.minutes.setdefault(_minute(text), [0, 0])
-                counts[0] += admitted
-                counts[1] += denied
+                self._tally.count_minute(_minute(text), admitted, denied)
         self._tally.forget_minutes()
         _keep_last(self._tally.refused_lines, filter(_is_json, self._refused_lines), RECENT_REFUSED)
         _keep_last(self._tally.other_lines, filter(_is_json, self._other_lines), RECENT_OTHERS)
@@ -418,14 +428,9 @@ class Reader:
         tally.patched += count * (verdict == "patch")
         tally.admitted += count * (verdict == "allow" and phase == "validate")
         tally.would_deny += count * (would == "deny")
-        _bump(
-            tally.counts,
-            f"{namespace}\t{rule or ''}\t{phase}\t{verdict}",
-            f"{OTHER}\t{OTHER}\t{phase}\t{verdict}",
-            count,
-        )
+        tally.count(namespace, rule or "", phase, verdict, count)
         for finding in findings:
-            _bump(tally.codes, f"{namespace}\t{finding.code}", f"{OTHER}\t{OTHER}", count)
+            tally.count_code(namespace, finding.code, count)
 
 
 _explain = msgspec.json.Decoder(_Explained).decode

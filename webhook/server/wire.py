@@ -193,9 +193,7 @@ def _read_whole(body: bytes, head: _Head) -> _PodRequest | _WorkloadRequest | No
     if decoder is _workload_review and body.rfind(_NO_OLD_OBJECT) < 0:
         return None
     try:
-        if not body.isascii():
-            str(body, "utf-8")
-        review = decoder.decode(body)
+        review = _decoded(decoder, body)
     except (UnicodeDecodeError, RecursionError, msgspec.MsgspecError):
         return None
     asked: _PodRequest | _WorkloadRequest | None = review.request
@@ -205,13 +203,18 @@ def _read_whole(body: bytes, head: _Head) -> _PodRequest | _WorkloadRequest | No
     return asked if judged and asked.object is not None else None
 
 
+def _decoded(decoder: "msgspec.json.Decoder[_Review[Asked]]", body: bytes) -> "_Review[Asked]":
+    """A body as UTF-8, all of it: msgspec does not check what it skips."""
+    if not body.isascii():
+        str(body, "utf-8")
+    return decoder.decode(body)
+
+
 def _read_envelope(body: bytes) -> _Request:
     if not body:
         raise WireError(400, "the body is empty; expected an AdmissionReview")
     try:
-        if not body.isascii():
-            str(body, "utf-8")  # all of it: msgspec does not check what it skips
-        review = _review.decode(body)
+        review = _decoded(_review, body)
     except UnicodeDecodeError as error:
         raise WireError(400, f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
     except RecursionError:
